@@ -1,0 +1,202 @@
+//! Talking to the daemon inside a sandbox.
+//!
+//! A [`Guest`] is cheap to clone and holds no connection: every call asks its [`Connect`] for a new one, because one
+//! connection is one operation. What comes back is the sandbox's word, and the sandbox is hostile: replies are
+//! bounded by the frame limit and by a time limit, and an answer of the wrong kind is an error, never a panic.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use cove_protocol::frame::{self, BULK};
+use cove_protocol::{Control, Event, Failure, Frame, FrameError, Kind, Reply, Request};
+use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
+
+/// A connection to a guest, whatever carries it.
+pub trait Pipe: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Pipe for T {}
+
+/// Opens connections to one guest.
+#[async_trait]
+pub trait Connect: Send + Sync {
+    async fn connect(&self) -> Result<Box<dyn Pipe>, GuestError>;
+}
+
+/// How long a guest may take to answer a request that only asks. Streams have no limit of their own.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+
+#[derive(Debug, thiserror::Error)]
+pub enum GuestError {
+    /// The guest could not be reached: not running, or on its way out.
+    #[error("sandbox cannot be reached: {0}")]
+    Unreachable(String),
+    /// The guest answered no.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+    /// The guest answered something it may not.
+    #[error("sandbox broke the protocol: {0}")]
+    Protocol(String),
+    #[error("sandbox did not answer within {} s", .0.as_secs())]
+    Timeout(Duration),
+}
+
+impl From<FrameError> for GuestError {
+    fn from(error: FrameError) -> Self {
+        match error {
+            FrameError::Io(error) => GuestError::Unreachable(error.to_string()),
+            FrameError::Truncated => GuestError::Unreachable("connection closed".into()),
+            error => GuestError::Protocol(error.to_string()),
+        }
+    }
+}
+
+#[derive(Clone)]
+pub struct Guest {
+    connect: Arc<dyn Connect>,
+}
+
+impl fmt::Debug for Guest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Guest")
+    }
+}
+
+impl Guest {
+    pub fn new(connect: Arc<dyn Connect>) -> Self {
+        Guest { connect }
+    }
+
+    /// Asks and takes the one reply.
+    pub async fn call(&self, request: &Request) -> Result<Reply, GuestError> {
+        tokio::time::timeout(ANSWER_WITHIN, async {
+            let mut operation = self.send(request).await?;
+            operation.reply().await
+        })
+        .await
+        .map_err(|_| GuestError::Timeout(ANSWER_WITHIN))?
+    }
+
+    /// Sends the request and leaves the reply to be taken with [`Operation::reply`]: for requests whose data goes
+    /// before the reply (`Write`, `TarIn`, `Input`).
+    pub async fn send(&self, request: &Request) -> Result<Operation, GuestError> {
+        let pipe = self.connect.connect().await?;
+        let (from, to) = tokio::io::split(pipe);
+        let mut operation = Operation { from: Receiver { from }, to: Sender { to } };
+        operation.to.frame(&Frame::json(Kind::Request, request)).await?;
+        Ok(operation)
+    }
+
+    /// Sends the request, takes the reply, and leaves the stream open.
+    pub async fn open(&self, request: &Request) -> Result<(Reply, Operation), GuestError> {
+        tokio::time::timeout(ANSWER_WITHIN, async {
+            let mut operation = self.send(request).await?;
+            let reply = operation.reply().await?;
+            Ok((reply, operation))
+        })
+        .await
+        .map_err(|_| GuestError::Timeout(ANSWER_WITHIN))?
+    }
+
+    /// A raw connection to a TCP port inside.
+    pub async fn dial(&self, port: u16) -> Result<Box<dyn Pipe>, GuestError> {
+        let (_, operation) = self.open(&Request::Dial { port }).await?;
+        Ok(Box::new(operation.into_pipe()))
+    }
+}
+
+/// One operation under way: its connection, in both directions.
+pub struct Operation {
+    pub from: Receiver,
+    pub to: Sender,
+}
+
+pub struct Receiver {
+    from: ReadHalf<Box<dyn Pipe>>,
+}
+
+pub struct Sender {
+    to: WriteHalf<Box<dyn Pipe>>,
+}
+
+/// What a streaming operation brings next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Item {
+    Stdout(Vec<u8>),
+    Stderr(Vec<u8>),
+    Pty(Vec<u8>),
+    Data(Vec<u8>),
+    Event(Event),
+}
+
+impl Operation {
+    /// The guest's reply. A close without one means that the guest went away.
+    pub async fn reply(&mut self) -> Result<Reply, GuestError> {
+        let Some(frame) = frame::read_async(&mut self.from.from).await? else {
+            return Err(GuestError::Unreachable("closed without an answer".into()));
+        };
+        match frame.kind {
+            Kind::Reply => Ok(frame.parse()?),
+            Kind::Failure => Err(GuestError::Failed(frame.parse()?)),
+            got => Err(FrameError::Unexpected { expected: "reply", got }.into()),
+        }
+    }
+
+    pub fn split(self) -> (Receiver, Sender) {
+        (self.from, self.to)
+    }
+
+    fn into_pipe(self) -> Box<dyn Pipe> {
+        self.from.from.unsplit(self.to.to)
+    }
+}
+
+impl Receiver {
+    /// The next item; `None` once the guest has said that the operation is complete. A connection that closes before
+    /// that is an error: the caller must not take half for the whole. Not cancel-safe, see [`frame::read_async`].
+    pub async fn next(&mut self) -> Result<Option<Item>, GuestError> {
+        let Some(frame) = frame::read_async(&mut self.from).await? else {
+            return Err(GuestError::Unreachable("closed before the end".into()));
+        };
+        Ok(Some(match frame.kind {
+            Kind::Stdout => Item::Stdout(frame.payload),
+            Kind::Stderr => Item::Stderr(frame.payload),
+            Kind::Pty => Item::Pty(frame.payload),
+            Kind::Data => Item::Data(frame.payload),
+            Kind::Event => Item::Event(frame.parse()?),
+            Kind::Failure => return Err(GuestError::Failed(frame.parse()?)),
+            Kind::End => return Ok(None),
+            got => return Err(FrameError::Unexpected { expected: "stream", got }.into()),
+        }))
+    }
+}
+
+impl Sender {
+    pub async fn stdin(&mut self, bytes: &[u8]) -> Result<(), GuestError> {
+        self.bulk(Kind::Stdin, bytes).await
+    }
+
+    pub async fn data(&mut self, bytes: &[u8]) -> Result<(), GuestError> {
+        self.bulk(Kind::Data, bytes).await
+    }
+
+    pub async fn control(&mut self, control: &Control) -> Result<(), GuestError> {
+        self.frame(&Frame::json(Kind::Control, control)).await
+    }
+
+    /// No more bytes from this side.
+    pub async fn end(&mut self) -> Result<(), GuestError> {
+        self.frame(&Frame::end()).await
+    }
+
+    async fn bulk(&mut self, kind: Kind, bytes: &[u8]) -> Result<(), GuestError> {
+        for chunk in bytes.chunks(BULK) {
+            frame::write_async(&mut self.to, kind, chunk).await?;
+        }
+        Ok(())
+    }
+
+    async fn frame(&mut self, frame: &Frame) -> Result<(), GuestError> {
+        Ok(frame::write_async(&mut self.to, frame.kind, &frame.payload).await?)
+    }
+}

@@ -1,0 +1,115 @@
+//! Where sandboxes run.
+//!
+//! A provider makes and keeps isolated computers; the control plane decides when. What a provider cannot do it says in
+//! its [`Capabilities`], and the control plane refuses before it tries. All calls are idempotent: a crash between a
+//! call and the note of its success is repaired by calling again.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+pub use cove_engine::spec::{Egress, Limits, Mount, Network, Root, SandboxId, Spec, Storage};
+pub use cove_engine::state::{Ended, Usage};
+
+use crate::guest::Guest;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capabilities {
+    pub pause: bool,
+    pub resize: bool,
+    /// Files outlive a stop.
+    pub persistent: bool,
+    pub network_policy: bool,
+    /// What stands between a sandbox and its host, as the API reports it.
+    pub isolation: Isolation,
+}
+
+/// The rungs of the isolation ladder, weakest first.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize, utoipa::ToSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Isolation {
+    /// For tests: none.
+    None,
+    Namespaces,
+    Gvisor,
+    Microvm,
+}
+
+/// What a provider sees of a sandbox it was once given.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sighting {
+    pub id: SandboxId,
+    pub state: Seen,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seen {
+    Running,
+    Paused,
+    /// Its files are there, its processes are not.
+    Stopped,
+}
+
+/// A sandbox's processes ended without being asked to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Departure {
+    pub id: SandboxId,
+    pub ended: Ended,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ProviderError {
+    #[error("sandbox {0} is not known to the provider")]
+    NotFound(SandboxId),
+    #[error("{0}")]
+    Unsupported(String),
+    /// The request can never succeed as it is: the sentence says why.
+    #[error("{0}")]
+    Refused(String),
+    /// No room now; may succeed later.
+    #[error("{0}")]
+    Exhausted(String),
+    #[error("{0}")]
+    Failed(String),
+}
+
+#[async_trait]
+pub trait Provider: Send + Sync {
+    fn name(&self) -> &'static str;
+    fn capabilities(&self) -> Capabilities;
+
+    /// Makes the sandbox and starts it; with files from an earlier life, if there are any, it is a start. Returns when
+    /// the guest answers.
+    async fn launch(&self, spec: &Spec) -> Result<(), ProviderError>;
+    /// Ends all processes, keeps the files. Fine if it is stopped already.
+    async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<(), ProviderError>;
+    async fn pause(&self, id: &SandboxId) -> Result<(), ProviderError>;
+    async fn resume(&self, id: &SandboxId) -> Result<(), ProviderError>;
+    /// Nothing remains. Fine if it is gone already.
+    async fn destroy(&self, id: &SandboxId) -> Result<(), ProviderError>;
+    async fn resize(&self, id: &SandboxId, limits: &Limits) -> Result<(), ProviderError>;
+    async fn set_network(&self, id: &SandboxId, network: &Network) -> Result<(), ProviderError>;
+    async fn usage(&self, id: &SandboxId) -> Result<Usage, ProviderError>;
+
+    /// Everything the provider holds, for reconcile.
+    async fn sightings(&self) -> Result<Vec<Sighting>, ProviderError>;
+    /// The next sandbox that ended unasked. Waits; one caller at a time.
+    async fn departure(&self) -> Departure;
+
+    /// The way to the daemon inside.
+    fn guest(&self, id: &SandboxId) -> Guest;
+
+    /// A tar archive of all the sandbox has written, for the archive; only of a stopped sandbox.
+    async fn export(
+        &self,
+        id: &SandboxId,
+        to: &mut (dyn tokio::io::AsyncWrite + Send + Unpin),
+    ) -> Result<(), ProviderError>;
+    /// The reverse: makes the stopped sandbox's files out of an archive.
+    async fn import(
+        &self,
+        spec: &Spec,
+        from: &mut (dyn tokio::io::AsyncRead + Send + Unpin),
+    ) -> Result<(), ProviderError>;
+}

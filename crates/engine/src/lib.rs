@@ -1,0 +1,13 @@
+//! Isolation on Linux. Synchronous, no HTTP, no database.
+//!
+//! # Layout
+//! * [`spec`]: what a sandbox shall be
+//! * [`state`]: what is told of it
+
+#![forbid(unsafe_code)]
+
+pub mod spec;
+pub mod state;
+
+pub use spec::{SandboxId, Spec};
+pub use state::{Ended, Found, Running, Usage};

@@ -1,0 +1,70 @@
+//! What the engine tells of a sandbox: that it runs, what it uses, how it ended.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::spec::{SandboxId, Spec};
+
+/// A sandbox whose guest has answered. Enough to find it again after the server died: a pid alone could by then be
+/// somebody else's, so its start time goes with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Running {
+    pub id: SandboxId,
+    /// The guest, as the host numbers it.
+    pub pid: u32,
+    /// Field 22 of `/proc/PID/stat`, in clock ticks since boot.
+    pub start_time: u64,
+    /// Where the guest listens.
+    pub socket: PathBuf,
+}
+
+/// A sandbox found on disk.
+#[derive(Debug, Clone)]
+pub struct Found {
+    pub spec: Spec,
+    /// Absent where its processes are gone.
+    pub running: Option<Running>,
+    pub paused: bool,
+}
+
+/// How a sandbox's processes came to their end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "cause")]
+pub enum Ended {
+    /// As asked: every process had gone within the grace, or was killed after it.
+    Stopped,
+    /// The guest was killed for want of memory (a process of the sandbox that dies so is told by
+    /// [`Usage::memory_kills`] and its own exit).
+    OutOfMemory { limit: u64, peak: u64, largest: Option<LargestProcess> },
+    /// The guest was ended by a signal from outside.
+    Killed { signal: i32 },
+    /// The guest ended by itself.
+    GuestExited { code: i32 },
+    /// Its processes were gone when the engine looked: the host restarted, or somebody cleaned up.
+    Vanished,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LargestProcess {
+    pub name: String,
+    pub memory: u64,
+}
+
+/// What a sandbox uses, from its cgroups: the host's account, not the sandbox's word.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Usage {
+    pub cpu_ns: u64,
+    /// Bytes in use, without reclaimable cache.
+    pub memory: u64,
+    pub memory_cache: u64,
+    pub memory_peak: u64,
+    pub memory_limit: u64,
+    /// Processes the kernel killed for want of memory so far.
+    pub memory_kills: u64,
+    pub pids: u64,
+    pub disk: u64,
+    pub disk_limit: Option<u64>,
+    pub network_received: u64,
+    pub network_sent: u64,
+}

@@ -1,0 +1,255 @@
+//! Frames: kind (1 byte), length (4 bytes, big-endian), payload.
+//!
+//! The length is checked before a byte is allocated, and memory grows only as bytes arrive: a peer that announces a
+//! mebibyte and then stalls costs nothing.
+
+use std::io::{self, Read, Write};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The longest payload. Bulk data is cut into frames of at most this size; a message never needs it.
+pub const MAX_PAYLOAD: usize = 1 << 20;
+
+/// A good size for bulk data: large enough to amortise the header, small enough to interleave.
+pub const BULK: usize = 64 << 10;
+
+const HEADER: usize = 5;
+
+/// What a frame's payload is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// JSON [`crate::Request`]; the first frame of every connection, host to guest.
+    Request = 0x01,
+    /// JSON [`crate::Reply`]; the guest accepted the request.
+    Reply = 0x02,
+    /// JSON [`crate::Failure`]; the operation failed and the connection ends.
+    Failure = 0x03,
+    /// JSON [`crate::Event`]; something happened during a streaming operation, guest to host.
+    Event = 0x04,
+    /// JSON [`crate::Control`]; the host steers a streaming operation.
+    Control = 0x05,
+    /// Bytes for the process's standard input or terminal.
+    Stdin = 0x10,
+    /// Bytes the process wrote to standard output.
+    Stdout = 0x11,
+    /// Bytes the process wrote to standard error.
+    Stderr = 0x12,
+    /// Bytes the process wrote to its terminal.
+    Pty = 0x13,
+    /// Bytes of a file or an archive, either way.
+    Data = 0x14,
+    /// No more `Data` or `Stdin` from this side; for the guest: the operation is complete. Empty payload.
+    End = 0x1f,
+}
+
+impl TryFrom<u8> for Kind {
+    type Error = FrameError;
+
+    fn try_from(byte: u8) -> Result<Self, FrameError> {
+        Ok(match byte {
+            0x01 => Kind::Request,
+            0x02 => Kind::Reply,
+            0x03 => Kind::Failure,
+            0x04 => Kind::Event,
+            0x05 => Kind::Control,
+            0x10 => Kind::Stdin,
+            0x11 => Kind::Stdout,
+            0x12 => Kind::Stderr,
+            0x13 => Kind::Pty,
+            0x14 => Kind::Data,
+            0x1f => Kind::End,
+            other => return Err(FrameError::UnknownKind(other)),
+        })
+    }
+}
+
+/// One frame, owned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    pub kind: Kind,
+    pub payload: Vec<u8>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    #[error("frame of unknown kind {0:#04x}")]
+    UnknownKind(u8),
+    #[error("frame of {0} bytes is longer than the limit of {MAX_PAYLOAD}")]
+    TooLong(u64),
+    #[error("connection closed inside a frame")]
+    Truncated,
+    #[error("expected a {expected} frame, got {got:?}")]
+    Unexpected { expected: &'static str, got: Kind },
+    #[error("malformed {kind:?} message: {source}")]
+    Malformed { kind: Kind, source: serde_json::Error },
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl Frame {
+    pub fn new(kind: Kind, payload: impl Into<Vec<u8>>) -> Self {
+        Frame { kind, payload: payload.into() }
+    }
+
+    pub fn end() -> Self {
+        Frame { kind: Kind::End, payload: Vec::new() }
+    }
+
+    /// A message as a frame.
+    ///
+    /// # Panics
+    /// If `message` cannot be JSON; no type of this crate can be such.
+    pub fn json(kind: Kind, message: &impl Serialize) -> Self {
+        let payload = serde_json::to_vec(message).expect("protocol messages always serialise");
+        Frame { kind, payload }
+    }
+
+    /// The payload as a message.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, FrameError> {
+        serde_json::from_slice(&self.payload).map_err(|source| FrameError::Malformed { kind: self.kind, source })
+    }
+
+    fn header(kind: Kind, length: usize) -> Result<[u8; HEADER], FrameError> {
+        if length > MAX_PAYLOAD {
+            return Err(FrameError::TooLong(length as u64));
+        }
+        let [a, b, c, d] = (length as u32).to_be_bytes();
+        Ok([kind as u8, a, b, c, d])
+    }
+
+    fn parse_header(header: [u8; HEADER]) -> Result<(Kind, usize), FrameError> {
+        let kind = Kind::try_from(header[0])?;
+        let length = u32::from_be_bytes([header[1], header[2], header[3], header[4]]) as usize;
+        if length > MAX_PAYLOAD {
+            return Err(FrameError::TooLong(length as u64));
+        }
+        Ok((kind, length))
+    }
+}
+
+/// Reads one frame. `Ok(None)` is a close between frames; a close inside one is [`FrameError::Truncated`].
+pub fn read(from: &mut impl Read) -> Result<Option<Frame>, FrameError> {
+    let mut header = [0u8; HEADER];
+    let mut filled = 0;
+    while filled < HEADER {
+        match from.read(&mut header[filled..]) {
+            Ok(0) if filled == 0 => return Ok(None),
+            Ok(0) => return Err(FrameError::Truncated),
+            Ok(n) => filled += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let (kind, length) = Frame::parse_header(header)?;
+    let mut payload = Vec::new();
+    from.take(length as u64).read_to_end(&mut payload)?;
+    if payload.len() < length {
+        return Err(FrameError::Truncated);
+    }
+    Ok(Some(Frame { kind, payload }))
+}
+
+/// Writes one frame in a single `write_vectored` where the kernel takes it whole.
+pub fn write(to: &mut impl Write, kind: Kind, payload: &[u8]) -> Result<(), FrameError> {
+    let header = Frame::header(kind, payload.len())?;
+    let mut written = loop {
+        match to.write_vectored(&[io::IoSlice::new(&header), io::IoSlice::new(payload)]) {
+            Ok(n) => break n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    };
+    if written < HEADER {
+        to.write_all(&header[written..])?;
+        written = HEADER;
+    }
+    to.write_all(&payload[written - HEADER..])?;
+    Ok(())
+}
+
+/// Writes a message.
+pub fn write_json(to: &mut impl Write, kind: Kind, message: &impl Serialize) -> Result<(), FrameError> {
+    write(to, kind, &Frame::json(kind, message).payload)
+}
+
+#[cfg(feature = "tokio")]
+mod asynchronous {
+    use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+    use super::{Frame, FrameError, HEADER, Kind};
+
+    /// [`super::read`] for asynchronous streams. Not cancel-safe: a reader that is dropped half-way loses its place,
+    /// so keep one reader per connection and hand frames on.
+    pub async fn read_async(from: &mut (impl AsyncRead + Unpin)) -> Result<Option<Frame>, FrameError> {
+        let mut header = [0u8; HEADER];
+        let mut filled = 0;
+        while filled < HEADER {
+            match from.read(&mut header[filled..]).await? {
+                0 if filled == 0 => return Ok(None),
+                0 => return Err(FrameError::Truncated),
+                n => filled += n,
+            }
+        }
+        let (kind, length) = Frame::parse_header(header)?;
+        let mut payload = Vec::new();
+        from.take(length as u64).read_to_end(&mut payload).await?;
+        if payload.len() < length {
+            return Err(FrameError::Truncated);
+        }
+        Ok(Some(Frame { kind, payload }))
+    }
+
+    /// [`super::write`] for asynchronous streams.
+    pub async fn write_async(to: &mut (impl AsyncWrite + Unpin), kind: Kind, payload: &[u8]) -> Result<(), FrameError> {
+        let header = Frame::header(kind, payload.len())?;
+        let mut buffer = Vec::with_capacity(HEADER + payload.len());
+        buffer.extend_from_slice(&header);
+        buffer.extend_from_slice(payload);
+        to.write_all(&buffer).await?;
+        Ok(())
+    }
+}
+
+#[cfg(feature = "tokio")]
+pub use asynchronous::{read_async, write_async};
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_written_frame_is_read_back(payload in proptest::collection::vec(any::<u8>(), 0..5000)) {
+            let mut wire = Vec::new();
+            write(&mut wire, Kind::Data, &payload).unwrap();
+            let frame = read(&mut wire.as_slice()).unwrap().unwrap();
+            prop_assert_eq!(frame, Frame::new(Kind::Data, payload));
+        }
+
+        #[test]
+        fn any_bytes_give_a_frame_or_an_error_never_a_panic(wire in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut wire = wire.as_slice();
+            while let Ok(Some(frame)) = read(&mut wire) {
+                let _ = frame.parse::<crate::Request>();
+                let _ = frame.parse::<crate::Reply>();
+            }
+        }
+    }
+
+    #[test]
+    fn a_length_beyond_the_limit_is_refused_before_reading_on() {
+        let wire = [Kind::Data as u8, 0xff, 0xff, 0xff, 0xff];
+        assert!(matches!(read(&mut wire.as_slice()), Err(FrameError::TooLong(_))));
+    }
+
+    #[test]
+    fn a_close_inside_a_frame_is_not_a_clean_end() {
+        let wire = [Kind::Data as u8, 0, 0, 0, 9, b'h', b'a'];
+        assert!(matches!(read(&mut wire.as_slice()), Err(FrameError::Truncated)));
+        assert!(read(&mut [].as_slice()).unwrap().is_none());
+    }
+}

@@ -1,0 +1,145 @@
+//! Processes: how one is started, named, found again and how it ended.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// What to run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Command {
+    /// A program and its arguments, looked up in `PATH` of the process's environment.
+    Argv(Vec<String>),
+    /// A line for `/bin/bash -l -c`, or `/bin/sh -c` where there is no bash.
+    Shell(String),
+}
+
+/// A terminal's size in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalSize {
+    pub rows: u16,
+    pub columns: u16,
+}
+
+/// Where the process's standard input, output and error go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stdio {
+    /// Standard input is empty; output and error are separate streams.
+    #[default]
+    Closed,
+    /// Standard input is a pipe the host writes to; output and error are separate streams.
+    Piped,
+    /// All three are one terminal; the process leads its session.
+    Terminal(TerminalSize),
+}
+
+/// What becomes of the process when the connection that started it closes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnDisconnect {
+    /// Goes on; its output is kept for whoever attaches next.
+    #[default]
+    Keep,
+    /// Its process group is killed.
+    Kill,
+}
+
+/// Everything needed to start a process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spec {
+    pub command: Command,
+    /// On top of the sandbox's own environment, which is on top of `HOME`, `USER`, `LOGNAME`, `SHELL` and `PATH`.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// The user's home where absent. A directory that does not exist is an error, not a fallback.
+    #[serde(default)]
+    pub cwd: Option<String>,
+    /// A name of the sandbox's `/etc/passwd`, a uid, or `uid:gid`. The sandbox's default user where absent.
+    #[serde(default)]
+    pub user: Option<String>,
+    #[serde(default)]
+    pub stdio: Stdio,
+    /// A name to find the process by later; need not be unique: the newest bearer answers.
+    #[serde(default)]
+    pub tag: Option<String>,
+    /// The whole process group is killed after this time and the exit says so.
+    #[serde(default)]
+    pub timeout_ms: Option<u64>,
+    #[serde(default)]
+    pub on_disconnect: OnDisconnect,
+}
+
+impl Spec {
+    pub fn new(command: Command) -> Self {
+        Spec {
+            command,
+            env: BTreeMap::new(),
+            cwd: None,
+            user: None,
+            stdio: Stdio::Closed,
+            tag: None,
+            timeout_ms: None,
+            on_disconnect: OnDisconnect::Keep,
+        }
+    }
+}
+
+/// Which process is meant. A process stays findable after its exit until [`crate::Request::Forget`] or until more
+/// than the guest's limit of finished processes have piled up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Selector {
+    Pid(u32),
+    Tag(String),
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    /// The exit code, where the process ended by itself.
+    #[serde(default)]
+    pub code: Option<i32>,
+    /// The signal that ended it.
+    #[serde(default)]
+    pub signal: Option<i32>,
+    /// Killed because [`Spec::timeout_ms`] had passed.
+    #[serde(default)]
+    pub timed_out: bool,
+    /// The kernel killed a process of the sandbox for want of memory while this one ran.
+    #[serde(default)]
+    pub out_of_memory: bool,
+}
+
+impl Exit {
+    /// As a shell tells it: the code, or 128 + signal.
+    pub fn status(&self) -> i32 {
+        self.code.unwrap_or_else(|| 128 + self.signal.unwrap_or(0))
+    }
+}
+
+/// A process as the guest lists it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Info {
+    pub pid: u32,
+    #[serde(default)]
+    pub tag: Option<String>,
+    /// As it was asked for.
+    pub command: Command,
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    #[serde(default)]
+    pub cwd: Option<String>,
+    #[serde(default)]
+    pub user: Option<String>,
+    #[serde(default)]
+    pub terminal: bool,
+    pub started_at_ms: u64,
+    /// Absent while it runs.
+    #[serde(default)]
+    pub exit: Option<Exit>,
+    /// Bytes of output so far, all streams together: where an attach with nothing to miss would begin.
+    pub output_end: u64,
+    /// The oldest byte still kept.
+    pub output_start: u64,
+}
