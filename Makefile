@@ -1,0 +1,39 @@
+# One door for every task. Build products and package caches lie outside the clone, so that the next clone starts warm.
+
+export COVE_CACHE ?= $(HOME)/.cache/cove
+export CARGO_TARGET_DIR ?= $(COVE_CACHE)/target
+export PIP_CACHE_DIR ?= $(COVE_CACHE)/pip
+export npm_config_cache ?= $(COVE_CACHE)/npm
+
+.PHONY: help run build test test-quick bench fmt clean
+
+help: ## what can be done here
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: ## install what is missing, build, and run code in a sandbox
+	@scripts/setup build
+	@scripts/build
+	@scripts/demo
+
+build: ## the program itself, in release form
+	@scripts/setup build
+	@scripts/build
+
+test: ## install what is missing and run every test
+	@scripts/setup test
+	@scripts/test all
+
+test-quick: ## format, lints and the tests that need no SDK
+	@scripts/setup build
+	@scripts/test quick
+
+bench: ## measure against other runtimes, in one run; writes bench/results.md
+	@scripts/setup bench
+	@scripts/build
+	@scripts/bench
+
+fmt: ## format the sources
+	cargo fmt --all
+
+clean: ## remove the build products of every clone
+	rm -rf "$(CARGO_TARGET_DIR)"
