@@ -1,11 +1,13 @@
 //! Isolation on Linux. Synchronous, no HTTP, no database.
 //!
 //! # Layout
+//! * [`network`]: network namespaces and the egress proxy
 //! * [`spec`]: what a sandbox shall be
 //! * [`state`]: what is told of it
 
 #![forbid(unsafe_code)]
 
+pub mod network;
 pub mod spec;
 pub mod state;
 

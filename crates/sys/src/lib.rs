@@ -1,1 +1,5 @@
-//! sys
+//! The kernel's interface, each call safe for its caller: the only crate with unsafe code.
+//!
+//! One module per kernel facility, one system call per function.
+
+pub mod network_namespace;

@@ -1,0 +1,48 @@
+//! Network namespaces as a sandbox gets them, looked at from inside.
+
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::thread;
+
+use cove_engine::network::namespace::{self, Kind};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+fn inside<T: Send>(kind: Kind, work: impl FnOnce() -> T + Send) -> T {
+    let namespace = namespace::create(kind).expect("make a namespace");
+    thread::scope(|scope| {
+        scope
+            .spawn(|| {
+                move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).expect("enter it");
+                work()
+            })
+            .join()
+            .expect("work inside")
+    })
+}
+
+#[test]
+fn a_loopback_namespace_talks_to_itself() {
+    inside(Kind::Loopback, || {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let server = TcpListener::bind(address).expect("listen");
+            TcpStream::connect(server.local_addr().expect("address")).expect("connect");
+        }
+    });
+}
+
+#[test]
+fn cannot_leave_a_loopback_namespace() {
+    inside(Kind::Loopback, || {
+        let error = TcpStream::connect("203.0.113.7:80").expect_err("nothing is out there");
+        assert_eq!(error.raw_os_error(), Some(101), "ENETUNREACH, not {error}");
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("bind");
+        assert!(socket.send_to(b"hello", "203.0.113.7:53").is_err());
+    });
+}
+
+#[test]
+fn making_a_namespace_leaves_the_caller_where_it_was() {
+    let before = std::fs::read_link("/proc/thread-self/ns/net").expect("read");
+    drop(namespace::create(Kind::Loopback).expect("make a namespace"));
+    assert_eq!(std::fs::read_link("/proc/thread-self/ns/net").expect("read"), before);
+}
