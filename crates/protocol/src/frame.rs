@@ -151,6 +151,15 @@ pub fn read(from: &mut impl Read) -> Result<Option<Frame>, FrameError> {
     Ok(Some(Frame { kind, payload }))
 }
 
+/// Takes one frame off the front of `buffer`, for readers that may not block: the frame and how many bytes it was, or
+/// `None` while it is not whole yet.
+pub fn split(buffer: &[u8]) -> Result<Option<(Frame, usize)>, FrameError> {
+    let Some((header, rest)) = buffer.split_first_chunk::<HEADER>() else { return Ok(None) };
+    let (kind, length) = Frame::parse_header(*header)?;
+    let Some(payload) = rest.get(..length) else { return Ok(None) };
+    Ok(Some((Frame { kind, payload: payload.to_vec() }, HEADER + length)))
+}
+
 /// Writes one frame in a single `write_vectored` where the kernel takes it whole.
 pub fn write(to: &mut impl Write, kind: Kind, payload: &[u8]) -> Result<(), FrameError> {
     let header = Frame::header(kind, payload.len())?;
@@ -227,7 +236,9 @@ mod tests {
             let mut wire = Vec::new();
             write(&mut wire, Kind::Data, &payload).unwrap();
             let frame = read(&mut wire.as_slice()).unwrap().unwrap();
-            prop_assert_eq!(frame, Frame::new(Kind::Data, payload));
+            prop_assert_eq!(&frame, &Frame::new(Kind::Data, payload));
+            prop_assert_eq!(split(&wire[..wire.len() - 1]).unwrap(), None);
+            prop_assert_eq!(split(&wire).unwrap(), Some((frame, wire.len())));
         }
 
         #[test]

@@ -3,3 +3,4 @@
 //! One module per kernel facility, one system call per function.
 
 pub mod network_namespace;
+pub mod signal;
