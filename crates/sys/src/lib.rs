@@ -1,6 +1,8 @@
 //! The kernel's interface, each call safe for its caller: the only crate with unsafe code.
 //!
-//! One module per kernel facility, one system call per function.
+//! One module per kernel facility, one system call per function. What `rustix` offers safely is used from there.
 
+pub mod inherited;
 pub mod network_namespace;
 pub mod signal;
+pub mod signals;

@@ -1,0 +1,144 @@
+//! One connection from the host: one operation.
+//!
+//! The socket is blocking; a thread serves it from the request to the end. Sends that fail mean that the host is gone,
+//! and the operation with it.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use cove_protocol::frame::{self, Frame, FrameError, Kind};
+use cove_protocol::{Event, Failure, FailureKind, MAX_PAYLOAD, Reply, Request};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::failure::Result;
+
+/// How long a host may take to say what it wants.
+const REQUEST_WITHIN: Duration = Duration::from_secs(30);
+
+/// How long the rest of a refused upload is read and thrown away, so that the host comes to read why.
+const DRAIN_WITHIN: Duration = Duration::from_secs(30);
+
+pub struct Connection {
+    pub socket: UnixStream,
+}
+
+impl Connection {
+    pub fn new(socket: UnixStream) -> Self {
+        Connection { socket }
+    }
+
+    /// The first frame. `None` when the host closed without a word or said nothing in time.
+    pub fn request(&mut self) -> Result<Option<Request>> {
+        self.request_within(REQUEST_WITHIN)
+    }
+
+    pub fn request_within(&mut self, limit: Duration) -> Result<Option<Request>> {
+        let _ = self.socket.set_read_timeout(Some(limit));
+        let frame = match self.receive() {
+            Err(failure) if failure.kind == FailureKind::Exhausted => return Ok(None),
+            other => other?,
+        };
+        let Some(frame) = frame else { return Ok(None) };
+        let _ = self.socket.set_read_timeout(None);
+        if frame.kind != Kind::Request {
+            return Err(bad_frame(&FrameError::Unexpected { expected: "request", got: frame.kind }));
+        }
+        match frame.parse() {
+            Ok(request) => Ok(Some(request)),
+            Err(error) => Err(unknown_or_malformed(&frame, &error)),
+        }
+    }
+
+    /// The next frame; `None` at the end of the connection.
+    pub fn receive(&mut self) -> Result<Option<Frame>> {
+        match frame::read(&mut self.socket) {
+            Ok(frame) => Ok(frame),
+            Err(FrameError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(Failure::new(FailureKind::Exhausted, "the host said nothing in time"))
+            }
+            Err(error) => Err(bad_frame(&error)),
+        }
+    }
+
+    /// The next bytes of an upload; `None` at its End. A close before that is a failure: half is not the whole.
+    pub fn data(&mut self) -> Result<Option<Vec<u8>>> {
+        match self.receive()? {
+            Some(Frame { kind: Kind::Data, payload }) => Ok(Some(payload)),
+            Some(Frame { kind: Kind::End, .. }) => Ok(None),
+            Some(frame) => Err(bad_frame(&FrameError::Unexpected { expected: "data", got: frame.kind })),
+            None => Err(bad_frame(&FrameError::Truncated)),
+        }
+    }
+
+    pub fn reply(&mut self, reply: &Reply) -> Result<()> {
+        self.send_json(Kind::Reply, reply)
+    }
+
+    pub fn event(&mut self, event: &Event) -> Result<()> {
+        self.send_json(Kind::Event, event)
+    }
+
+    pub fn end(&mut self) -> Result<()> {
+        self.send(Kind::End, &[])
+    }
+
+    pub fn send(&mut self, kind: Kind, payload: &[u8]) -> Result<()> {
+        frame::write(&mut self.socket, kind, payload).map_err(|error| gone(&error))
+    }
+
+    fn send_json(&mut self, kind: Kind, message: &impl serde::Serialize) -> Result<()> {
+        let frame = Frame::json(kind, message);
+        if frame.payload.len() > MAX_PAYLOAD {
+            return Err(Failure::new(FailureKind::Exhausted, "the answer is too long for one frame"));
+        }
+        self.send(kind, &frame.payload)
+    }
+
+    /// Tells the host why it did not work, then reads on until the host has noticed.
+    pub fn fail(mut self, failure: &Failure) {
+        if frame::write_json(&mut self.socket, Kind::Failure, failure).is_err() {
+            return;
+        }
+        let _ = self.socket.shutdown(std::net::Shutdown::Write);
+        let _ = self.socket.set_read_timeout(Some(DRAIN_WITHIN));
+        while let Ok(Some(frame)) = frame::read(&mut self.socket) {
+            if frame.kind == Kind::End {
+                return;
+            }
+        }
+    }
+
+    /// Whether the host has closed: asked between the steps of long work that sends nothing.
+    pub fn is_gone(&self) -> bool {
+        let mut sockets = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(poll(&mut sockets, Some(&now)), Ok(1..))
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn bad_frame(error: &FrameError) -> Failure {
+    Failure::new(FailureKind::InvalidArgument, error.to_string())
+}
+
+fn gone(error: &FrameError) -> Failure {
+    Failure::new(FailureKind::WrongState, format!("the host went away: {error}"))
+}
+
+/// A request with an `op` this guest has no word for comes from a newer host.
+fn unknown_or_malformed(frame: &Frame, error: &FrameError) -> Failure {
+    let text = error.to_string();
+    let kind = if text.contains("unknown variant") && frame.payload.len() <= MAX_PAYLOAD {
+        FailureKind::Unsupported
+    } else {
+        FailureKind::InvalidArgument
+    };
+    Failure::new(kind, text)
+}

@@ -1,0 +1,53 @@
+//! Becoming the sandbox's first process.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+
+use cove_sys::{inherited, signals};
+use rustix::process::{DumpableBehavior, getpid, set_child_subreaper, set_dumpable_behavior};
+
+use crate::guest::Guest;
+use crate::supervisor::Supervisor;
+
+const LISTENER: i32 = 3;
+const LEASH: i32 = 4;
+
+/// Takes what the host left open, closes the doors to this process's memory and gathers orphans.
+pub fn start() -> io::Result<Supervisor> {
+    let (listener, leash) = sockets(std::env::args_os().skip(1).collect())?;
+    // What runs in the sandbox must not read or write the memory of its guest, whatever its uid: ptrace(2) and
+    // /proc/PID/mem are refused for a process that is not dumpable.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    // PID 1 gets orphans by birth; elsewhere this does the same.
+    set_child_subreaper(Some(getpid()))?;
+    let signals = signals::open(&[signals::SIGCHLD, signals::SIGTERM, signals::SIGINT, signals::SIGHUP])?;
+    Supervisor::new(Arc::new(Guest::new()), listener, leash, signals)
+}
+
+fn sockets(arguments: Vec<OsString>) -> io::Result<(UnixListener, Option<OwnedFd>)> {
+    let mut arguments = arguments.into_iter();
+    let Some(first) = arguments.next() else {
+        let listener = inherited::take(LISTENER)?
+            .ok_or_else(|| usage("descriptor 3 is not open; the host passes its listening socket there"))?;
+        return Ok((listener.into(), inherited::take(LEASH)?));
+    };
+    let path = match (first.to_str(), arguments.next()) {
+        (Some("--socket"), Some(path)) => path,
+        _ => return Err(usage("usage: cove-guest [--socket PATH [--leash]]")),
+    };
+    let leash = match arguments.next() {
+        None => None,
+        Some(word) if word == "--leash" => Some(io::stdin().as_fd().try_clone_to_owned()?),
+        Some(_) => return Err(usage("usage: cove-guest [--socket PATH [--leash]]")),
+    };
+    let listener = UnixListener::bind(&path)
+        .map_err(|error| io::Error::new(error.kind(), format!("bind {}: {error}", path.display())))?;
+    Ok((listener, leash))
+}
+
+fn usage(message: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, message)
+}
