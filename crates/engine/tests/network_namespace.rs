@@ -46,3 +46,36 @@ fn making_a_namespace_leaves_the_caller_where_it_was() {
     drop(namespace::create(Kind::Loopback).expect("make a namespace"));
     assert_eq!(std::fs::read_link("/proc/thread-self/ns/net").expect("read"), before);
 }
+
+#[test]
+fn an_egress_namespace_serves_itself_on_every_address_it_has() {
+    inside(Kind::Egress, || {
+        for address in ["127.0.0.1:80", "127.0.0.1:0", "[::1]:0", "10.200.0.2:0"] {
+            let server = TcpListener::bind(address).expect("listen");
+            let client = TcpStream::connect(server.local_addr().expect("address")).expect("connect");
+            let (_, peer) = server.accept().expect("accept");
+            assert_eq!(peer, client.local_addr().expect("address"), "not redirected");
+        }
+    });
+}
+
+#[test]
+fn cannot_send_other_datagrams_out_of_an_egress_namespace() {
+    inside(Kind::Egress, || {
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("bind");
+        for target in ["203.0.113.7:443", "169.254.169.254:123", "224.0.0.251:5353", "10.200.0.1:54"] {
+            let error = socket.send_to(b"hello", target).expect_err(target);
+            assert_eq!(error.raw_os_error(), Some(1), "{target}: EPERM, not {error}");
+        }
+    });
+}
+
+#[test]
+fn cannot_find_a_route_by_ipv6() {
+    inside(Kind::Egress, || {
+        for target in ["[2001:db8::7]:80", "[fd00:ec2::254]:80", "[64:ff9b::a00:1]:80"] {
+            let error = TcpStream::connect(target).expect_err(target);
+            assert_eq!(error.raw_os_error(), Some(101), "{target}: ENETUNREACH, not {error}");
+        }
+    });
+}

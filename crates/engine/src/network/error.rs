@@ -6,6 +6,11 @@ use std::io;
 pub enum Error {
     #[error("{step}: {source}")]
     Step { step: &'static str, source: io::Error },
+
+    #[error(
+        "put the egress rules into a network namespace: {0} (the kernel needs nf_tables, nft_nat and nft_chain_nat)"
+    )]
+    Firewall(#[source] io::Error),
 }
 
 impl Error {

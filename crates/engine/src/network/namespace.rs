@@ -3,13 +3,17 @@
 //! It is made by a thread that lives for nothing else. A thread that has left the host's network must never do other
 //! work, and the surest way back is not to need one: the thread ends, the file descriptor keeps the namespace.
 
+use std::fs::{self, File};
 use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::thread;
 
 use cove_sys::network_namespace::unshare_network;
 
 use super::error::Error;
+use super::firewall::{self, Ipv6};
 use super::netlink::{self, Batch, Socket};
 
 /// What a sandbox's network can do.
@@ -20,6 +24,21 @@ pub enum Kind {
     /// Everything that leaves is handed to the egress proxy.
     Egress,
 }
+
+/// The sandbox's own address. Connections leave from it: with 127.0.0.1 as their source the kernel would drop what follows
+/// the handshake.
+pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 2);
+
+/// What `/etc/resolv.conf` inside should name. Any address would do: every question to port 53 is answered by the proxy.
+pub const RESOLVER: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
+
+/// Where the proxy listens inside. No program asks for this port, and no process of the sandbox may take it, not even
+/// while the server is away: see [`FIRST_OPEN_PORT`].
+pub(super) const PROXY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(127, 200, 0, 1), 1);
+
+/// Ports from here on can be bound by anybody inside, as in a container: a web server on 80 needs no root. Below it lies
+/// only the proxy's.
+const FIRST_OPEN_PORT: &str = "2";
 
 /// Makes a namespace with its loopback device up. It belongs to the caller's user namespace, so that not even root of a
 /// sandbox's user namespace can change it.
@@ -33,14 +52,49 @@ pub fn create(kind: Kind) -> Result<OwnedFd, Error> {
 
 /// The namespace the calling thread is in.
 fn current() -> io::Result<OwnedFd> {
-    Ok(std::fs::File::open("/proc/thread-self/ns/net")?.into())
+    Ok(File::open("/proc/thread-self/ns/net")?.into())
 }
 
-fn set_up(_kind: Kind) -> Result<(), Error> {
+fn set_up(kind: Kind) -> Result<(), Error> {
+    let route = Socket::route().map_err(Error::step("open a route socket"))?;
+    route.execute(&devices(kind)).map_err(Error::step("set up the loopback device and its routes"))?;
+    if kind == Kind::Egress {
+        let netfilter = Socket::netfilter().map_err(Error::Firewall)?;
+        netfilter.execute(&firewall(ipv6())).map_err(Error::Firewall)?;
+    }
+    for (path, value) in SETTINGS {
+        match fs::write(path, value) {
+            // A container's /proc/sys is read-only. Then ports below 1024 stay closed to the sandbox: less comfort, no less wall.
+            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {}
+            result => result.map_err(Error::step("open low ports inside the network namespace"))?,
+        }
+    }
+    Ok(())
+}
+
+/// Settings of the namespace. `/proc/sys/net` shows those of the thread that opens it.
+const SETTINGS: [(&str, &str); 2] = [
+    ("/proc/sys/net/ipv4/ip_unprivileged_port_start", FIRST_OPEN_PORT),
+    // `ping` to oneself without raw sockets.
+    ("/proc/sys/net/ipv4/ping_group_range", "0 2147483647"),
+];
+
+fn devices(kind: Kind) -> Batch {
     let mut batch = Batch::default();
     netlink::loopback_up(&mut batch);
-    let socket = Socket::route().map_err(Error::step("open a route socket"))?;
-    socket.execute(&batch).map_err(Error::step("bring the loopback device up"))
+    if kind == Kind::Egress {
+        netlink::loopback_address(&mut batch, ADDRESS);
+        netlink::default_over_loopback(&mut batch, ADDRESS);
+    }
+    batch
+}
+
+fn firewall(ipv6: Ipv6) -> Batch {
+    firewall::redirect_everything(ADDRESS, PROXY, ipv6)
+}
+
+fn ipv6() -> Ipv6 {
+    if Path::new("/proc/net/if_inet6").exists() { Ipv6::Present } else { Ipv6::Absent }
 }
 
 fn in_thread_of_its_own<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {

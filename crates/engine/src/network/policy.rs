@@ -1,0 +1,123 @@
+//! May this sandbox talk to that address? A pure answer, with its reason.
+//!
+//! In this order: an entry of `allow` that names the destination; an entry of `deny`; the built-in refusals; what the
+//! policy says of everything else. `allow` wins over the built-in refusals only where it *means* them: an entry that
+//! lies within a private range opens that much of it, while `0.0.0.0/0` opens the internet and no metadata service.
+//! An address of the host itself is opened only by an entry for that very address.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use super::ranges::{self, Class};
+use super::target::{self, masked, width};
+use crate::spec::{Egress, Target, Verdict};
+
+/// Where a sandbox wants to go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Destination {
+    pub address: IpAddr,
+    pub port: u16,
+    pub place: Place,
+    /// The name that the sandbox was last told this address for. Rules by name will look here; no rule does yet.
+    pub name: Option<String>,
+}
+
+/// Whose address it is, by the host's routing table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    Elsewhere,
+    ThisHost,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    Allowed(Ground),
+    Refused(Ground),
+}
+
+/// Why it was decided so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ground {
+    Rule(Target),
+    BuiltIn(Class),
+    /// No rule named it.
+    Otherwise,
+}
+
+impl Decision {
+    pub fn is_allowed(&self) -> bool {
+        matches!(self, Decision::Allowed(_))
+    }
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Decision::Allowed(Ground::Rule(target)) => write!(f, "allowed by {target}"),
+            Decision::Allowed(_) => f.write_str("allowed: no rule forbids it"),
+            Decision::Refused(Ground::Rule(target)) => write!(f, "refused by {target}"),
+            Decision::Refused(Ground::BuiltIn(class)) => write!(f, "refused: {class}, and no `allow` entry names it"),
+            Decision::Refused(Ground::Otherwise) => f.write_str("refused: no `allow` entry names it"),
+        }
+    }
+}
+
+pub fn decide(policy: &Egress, destination: &Destination) -> Decision {
+    let address = ranges::meant(destination.address);
+    let special = match destination.place {
+        // Only the very address means the host: who allows a company's 10.0.0.0/8 did not mean this machine's services.
+        Place::ThisHost => Some((address, width(address), Class::Host)),
+        Place::Elsewhere => ranges::special(address),
+    };
+    let names = |target: &&Target| covers(target, address, destination.port);
+    let means = |target: &&Target| match special {
+        Some((network, prefix, _)) => target.prefix >= prefix && masked(target.address, prefix) == network,
+        None => true,
+    };
+    if let Some(target) = policy.allow.iter().filter(names).find(means) {
+        return Decision::Allowed(Ground::Rule(target.clone()));
+    }
+    if let Some(target) = policy.deny.iter().find(names) {
+        return Decision::Refused(Ground::Rule(target.clone()));
+    }
+    match (special, policy.otherwise) {
+        (Some((_, _, class)), _) => Decision::Refused(Ground::BuiltIn(class)),
+        (None, Verdict::Allow) => Decision::Allowed(Ground::Otherwise),
+        (None, Verdict::Deny) => Decision::Refused(Ground::Otherwise),
+    }
+}
+
+/// Whether names may be asked of this resolver. A policy that names a resolver wants it asked, whatever it says of other
+/// traffic; but a resolver is no way around the built-in refusals.
+pub fn may_resolve_at(policy: &Egress, resolver: IpAddr, place: Place) -> Decision {
+    let named = Egress { deny: Vec::new(), otherwise: Verdict::Allow, ..policy.clone() };
+    decide(&named, &Destination { address: resolver, port: 53, place, name: None })
+}
+
+/// Whether names are answered at all. A policy that refuses what it does not name, and names no resolver, is closed:
+/// questions to a resolver would carry data out as well as any connection.
+pub fn resolves_names(policy: &Egress) -> bool {
+    policy.otherwise == Verdict::Allow || !policy.resolvers.is_empty()
+}
+
+/// Refuses a policy with an entry that could never match, or not as meant.
+pub fn check(policy: &Egress) -> Result<(), String> {
+    for entry in policy.allow.iter().chain(&policy.deny) {
+        target::check(entry)?;
+        if ranges::meant(entry.address) != entry.address {
+            return Err(format!("{entry} wraps an IPv4 address; write {}", ranges::meant(entry.address)));
+        }
+    }
+    for &resolver in &policy.resolvers {
+        if let Decision::Refused(Ground::BuiltIn(class)) = may_resolve_at(policy, resolver, Place::Elsewhere) {
+            return Err(format!("the resolver {resolver} is {class}; add {resolver}:53 to `allow` to use it"));
+        }
+    }
+    Ok(())
+}
+
+fn covers(target: &Target, address: IpAddr, port: u16) -> bool {
+    width(target.address) == width(address)
+        && masked(address, target.prefix) == masked(target.address, target.prefix)
+        && target.port.is_none_or(|only| only == port)
+}
