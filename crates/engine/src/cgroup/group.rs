@@ -1,0 +1,173 @@
+//! One sandbox's control group: what the engine does with it all day.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::processors::Seat;
+use super::v1::Fresh;
+use super::{Error, Inner, Tree, v2};
+use crate::spec::Limits;
+
+/// One sandbox's limits and account.
+#[derive(Debug)]
+pub struct Group {
+    inner: Arc<Inner>,
+    name: String,
+    seat: Mutex<Option<Seat>>,
+}
+
+/// What a launcher needs to put its child into the group: it writes `0` into each of `tasks` as the child, and passes
+/// `directory` to clone3 with `CLONE_INTO_CGROUP`. A hybrid host has both.
+#[derive(Debug)]
+pub struct Entry {
+    pub tasks: Vec<OwnedFd>,
+    pub directory: Option<OwnedFd>,
+}
+
+/// What the group used so far, as the kernel counts it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub cpu_ns: u64,
+    /// Bytes in use, without reclaimable cache; tmpfs and shared memory are in it.
+    pub memory: u64,
+    pub memory_cache: u64,
+    /// The most ever in use, cache included.
+    pub memory_peak: u64,
+    /// Processes killed for want of memory.
+    pub memory_kills: u64,
+    pub pids: u64,
+}
+
+impl Group {
+    pub(super) fn new(inner: &Arc<Inner>, name: &str, seat: Option<Seat>) -> Group {
+        Group { inner: Arc::clone(inner), name: name.to_owned(), seat: Mutex::new(seat) }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn entry(&self) -> Result<Entry, Error> {
+        match &self.inner.tree {
+            Tree::V1(tree) => tree.entry(&self.name, self.lock_seat().as_ref()),
+            Tree::V2(tree) => tree.entry(&self.name),
+            Tree::Absent(absent) => Err(absent.clone().into()),
+        }
+    }
+
+    /// Other limits for a group, also while it runs. A memory limit below what is in use and cannot be reclaimed is refused on
+    /// v1; v2 accepts it and kills.
+    pub fn set(&self, limits: &Limits) -> Result<(), Error> {
+        let seat = self.inner.tree.seat(limits.cpus);
+        let moved = {
+            let mut held = self.lock_seat();
+            let same = held.as_ref().map(Seat::width) == seat.as_ref().map(Seat::width);
+            if !same {
+                *held = seat;
+            }
+            !same
+        };
+        self.write(limits, Fresh::No)?;
+        match &self.inner.tree {
+            Tree::V1(tree) if moved => tree.reseat(&self.name, self.lock_seat().as_ref()),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn write(&self, limits: &Limits, fresh: Fresh) -> Result<(), Error> {
+        let seat = self.lock_seat();
+        match &self.inner.tree {
+            Tree::V1(tree) => tree.set(&self.name, limits, seat.as_ref(), fresh),
+            Tree::V2(tree) => tree.set(&self.name, limits, seat.as_ref(), fresh),
+            Tree::Absent(absent) => Err(absent.clone().into()),
+        }
+    }
+
+    /// How many processors `nproc` tells inside, where the group has fewer than the machine.
+    pub fn processors(&self) -> Option<usize> {
+        self.lock_seat().as_ref().map(Seat::width)
+    }
+
+    /// Returns when no process of the group moves any more.
+    pub fn freeze(&self) -> Result<(), Error> {
+        match &self.inner.tree {
+            Tree::V1(tree) => tree.freeze(&self.name),
+            Tree::V2(tree) => v2::freeze(&tree.directory(&self.name), &self.name),
+            Tree::Absent(absent) => Err(absent.clone().into()),
+        }
+    }
+
+    pub fn thaw(&self) -> Result<(), Error> {
+        match &self.inner.tree {
+            Tree::V1(tree) => tree.thaw(&self.name),
+            Tree::V2(tree) => v2::thaw(&tree.directory(&self.name)),
+            Tree::Absent(absent) => Err(absent.clone().into()),
+        }
+    }
+
+    pub fn is_frozen(&self) -> Result<bool, Error> {
+        match &self.inner.tree {
+            Tree::V1(tree) => tree.is_frozen(&self.name),
+            Tree::V2(tree) => v2::is_frozen(&tree.directory(&self.name)),
+            Tree::Absent(_) => Ok(false),
+        }
+    }
+
+    /// SIGKILL to everybody in it. They are gone a moment later; `remove` waits for that.
+    pub fn kill(&self) -> Result<(), Error> {
+        match &self.inner.tree {
+            Tree::V1(tree) => tree.kill(&self.name),
+            Tree::V2(tree) => v2::kill(&tree.directory(&self.name)),
+            Tree::Absent(_) => Ok(()),
+        }
+    }
+
+    pub fn pids(&self) -> Result<Vec<u32>, Error> {
+        match &self.inner.tree {
+            Tree::V1(tree) => tree.pids(&self.name),
+            Tree::V2(tree) => v2::pids(&tree.directory(&self.name)),
+            Tree::Absent(_) => Ok(Vec::new()),
+        }
+    }
+
+    pub fn usage(&self) -> Result<Usage, Error> {
+        match &self.inner.tree {
+            Tree::V1(tree) => tree.usage(&self.name),
+            Tree::V2(tree) => tree.usage(&self.name),
+            Tree::Absent(absent) => Err(absent.clone().into()),
+        }
+    }
+
+    /// How many processes the kernel has killed here for want of memory.
+    pub fn memory_kills(&self) -> Result<u64, Error> {
+        match &self.inner.tree {
+            Tree::V1(tree) => tree.memory_kills(&self.name),
+            Tree::V2(tree) => tree.memory_kills(&self.name),
+            Tree::Absent(absent) => Err(absent.clone().into()),
+        }
+    }
+
+    /// Lets go of page cache that a stopped sandbox's kept files hold; slow (tens of milliseconds), for the background.
+    pub fn reclaim(&self) -> Result<(), Error> {
+        match &self.inner.tree {
+            Tree::V1(tree) => tree.reclaim(&self.name),
+            Tree::V2(tree) => tree.reclaim(&self.name),
+            Tree::Absent(_) => Ok(()),
+        }
+    }
+
+    /// Takes the group away; processes that are just dying are waited for, two seconds at most. Fine to call twice.
+    pub fn remove(&self) -> Result<(), Error> {
+        match &self.inner.tree {
+            Tree::V1(tree) => tree.remove(&self.name)?,
+            Tree::V2(tree) => tree.remove(&self.name)?,
+            Tree::Absent(_) => {}
+        }
+        *self.lock_seat() = None;
+        Ok(())
+    }
+
+    fn lock_seat(&self) -> MutexGuard<'_, Option<Seat>> {
+        self.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,434 @@
+//! Control groups of the first version: one tree per controller, a group is a directory of the same name in each.
+//!
+//! Where an empty v2 tree is mounted beside them it serves for what v2 does better and without any controller: it
+//! freezes, it kills everything at once, and it counts processor time; the v1 `freezer` and `cpuacct` trees are then
+//! not joined at all. Cpusets are not per sandbox but shared by all that sit on the same processors: joining one that exists costs
+//! one write, while making one makes the kernel look at its scheduling domains.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::layout::{Layout, Mounted};
+use super::processors::{Processors, Seat, held_by_seat};
+use super::{Absent, Deadline, Entry, Error, Usage, file, remove_directory, v2};
+use crate::spec::Limits;
+
+/// Bandwidth is measured out per so many microseconds; the kernel's own default.
+const QUOTA_PERIOD: u64 = 100_000;
+
+/// The directories that our groups are made in.
+#[derive(Debug)]
+pub(super) struct Tree {
+    memory: PathBuf,
+    cpu: PathBuf,
+    pids: PathBuf,
+    /// Joined only where there is no `unified`.
+    cpuacct: Option<PathBuf>,
+    freezer: Option<PathBuf>,
+    cpuset: Option<PathBuf>,
+    /// Only where the kernel's block scheduler honours weights.
+    blkio: Option<PathBuf>,
+    unified: Option<PathBuf>,
+    pub(super) processors: Arc<Processors>,
+}
+
+impl Tree {
+    pub(super) fn prepare(layout: &Layout, realm: &str) -> Result<Tree, Error> {
+        let needed = |controller: &str| -> Result<PathBuf, Error> {
+            let mounted = layout.v1.get(controller).ok_or_else(|| Absent {
+                reason: format!("the {controller} controller is not mounted"),
+                remedy: format!("mount it: mount -t cgroup -o {controller} cgroup /sys/fs/cgroup/{controller}"),
+            })?;
+            Ok(base(controller, mounted, realm)?)
+        };
+        let wanted =
+            |controller: &str| layout.v1.get(controller).and_then(|mounted| base(controller, mounted, realm).ok());
+        let unified = layout.v2.as_ref().and_then(|mounted| base("unified", mounted, realm).ok()).filter(|base| {
+            // cgroup.kill came with Linux 5.14, cgroup.freeze with 5.2.
+            base.join("cgroup.kill").exists() && base.join("cgroup.freeze").exists()
+        });
+        let without_unified = |controller: &str| if unified.is_some() { None } else { wanted(controller) };
+        let (cpuacct, freezer) = (without_unified("cpuacct"), without_unified("freezer"));
+        let cpuset = wanted("cpuset").filter(|base| inherit_cpuset(base).is_ok());
+        let online = match &cpuset {
+            Some(base) => file::read(&base.join("cpuset.cpus"))?,
+            None => fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_else(|_| "0".into()),
+        };
+        Ok(Tree {
+            memory: needed("memory")?,
+            cpu: needed("cpu")?,
+            pids: needed("pids")?,
+            cpuacct,
+            freezer,
+            cpuset,
+            blkio: wanted("blkio").filter(|base| base.join("blkio.bfq.weight").exists()),
+            unified,
+            processors: Processors::from_list(&online),
+        })
+    }
+
+    /// Every tree a sandbox has a directory of its own in; mounted together they are named once.
+    fn bases(&self) -> Vec<&PathBuf> {
+        let optional = [&self.cpuacct, &self.freezer, &self.blkio, &self.unified];
+        let mut bases = vec![&self.memory, &self.cpu, &self.pids];
+        bases.extend(optional.into_iter().flatten());
+        bases.sort();
+        bases.dedup();
+        bases
+    }
+
+    /// The directory that tells whether a group exists.
+    pub(super) fn landmark(&self) -> &Path {
+        &self.memory
+    }
+
+    /// Every directory to look in for what was left behind: a crash may leave a group in one tree and not in another.
+    pub(super) fn search(&self) -> Vec<&Path> {
+        self.bases().into_iter().map(PathBuf::as_path).collect()
+    }
+
+    pub(super) fn make_bases(&self) -> Result<(), Error> {
+        for base in self.bases().into_iter().chain(&self.cpuset) {
+            make_directory(base)?;
+        }
+        self.cpuset.as_deref().map_or(Ok(()), inherit_cpuset)
+    }
+
+    pub(super) fn create(&self, name: &str) -> Result<(), Error> {
+        let mut made: Vec<PathBuf> = Vec::new();
+        for base in self.bases() {
+            let path = base.join(name);
+            if let Err(error) = fs::create_dir(&path) {
+                for path in made {
+                    // The first error is the one to tell; what stays is found by the sweep.
+                    let _ = fs::remove_dir(path);
+                }
+                return Err(match error.kind() {
+                    ErrorKind::AlreadyExists => Error::Exists(name.to_owned()),
+                    _ => Error::at("make", &path)(error),
+                });
+            }
+            made.push(path);
+        }
+        Ok(())
+    }
+
+    pub(super) fn set(&self, name: &str, limits: &Limits, seat: Option<&Seat>, fresh: Fresh) -> Result<(), Error> {
+        self.set_memory(name, limits.memory)?;
+        let cpu = self.cpu.join(name);
+        file::write(&cpu.join("cpu.shares"), &shares(limits.cpus).to_string())?;
+        let quota = quota(limits.cpus, seat, self.processors.count());
+        let unset =
+            quota.is_none() && (fresh == Fresh::Yes || file::read(&cpu.join("cpu.cfs_quota_us"))?.trim() == "-1");
+        if !unset {
+            let quota = quota.map_or("-1".to_owned(), |quota| quota.to_string());
+            file::write(&cpu.join("cpu.cfs_quota_us"), &quota)?;
+        }
+        file::write(&self.pids.join(name).join("pids.max"), &limits.pids.to_string())?;
+        if let Some(blkio) = &self.blkio {
+            let weight = (limits.cpus * 100.0).clamp(1.0, 1000.0) as u64;
+            file::write(&blkio.join(name).join("blkio.bfq.weight"), &weight.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Memory, and memory with swap, are the same number: swap gives no room beyond the limit. The kernel refuses a
+    /// `memsw` below `memory` with EINVAL, so the order depends on whether the limit grows.
+    fn set_memory(&self, name: &str, limit: u64) -> Result<(), Error> {
+        let group = self.memory.join(name);
+        let (plain, with_swap) = (group.join("memory.limit_in_bytes"), group.join("memory.memsw.limit_in_bytes"));
+        let value = limit.to_string();
+        let swap_counted = with_swap.exists();
+        let set = || {
+            if swap_counted && file::read_number(&with_swap)? < limit {
+                file::write(&with_swap, &value)?;
+            }
+            file::write(&plain, &value)?;
+            if swap_counted { file::write(&with_swap, &value) } else { Ok(()) }
+        };
+        set().map_err(|error: Error| match error.errno() {
+            Some(errno) if errno == rustix::io::Errno::BUSY.raw_os_error() => {
+                let usage = file::read_number(&group.join("memory.usage_in_bytes")).unwrap_or(0);
+                Error::InUse { name: name.to_owned(), limit, usage }
+            }
+            _ => error,
+        })
+    }
+
+    pub(super) fn entry(&self, name: &str, seat: Option<&Seat>) -> Result<Entry, Error> {
+        let mut tasks = Vec::new();
+        for base in self.bases() {
+            if Some(base) != self.unified.as_ref() {
+                tasks.push(file::open_for_writing(&base.join(name).join("tasks"))?);
+            }
+        }
+        if let (Some(seat), Some(_)) = (seat, &self.cpuset) {
+            tasks.push(file::open_for_writing(&self.window(seat)?.join("tasks"))?);
+        }
+        let directory = self.unified.as_ref().map(|base| file::open_directory(&base.join(name))).transpose()?;
+        Ok(Entry { tasks, directory })
+    }
+
+    /// The cpuset shared by all that sit on these processors.
+    fn window(&self, seat: &Seat) -> Result<PathBuf, Error> {
+        let base = self.cpuset.as_deref().unwrap_or(Path::new(""));
+        let list = seat.list();
+        let window = base.join(format!("cpus-{list}"));
+        if !window.exists() {
+            make_directory(&window)?;
+            file::write(&window.join("cpuset.mems"), file::read(&base.join("cpuset.mems"))?.trim())?;
+            file::write(&window.join("cpuset.cpus"), &list)?;
+        }
+        Ok(window)
+    }
+
+    /// Whether limits of whole processors are held by cpusets.
+    pub(super) fn seats(&self) -> bool {
+        self.cpuset.is_some()
+    }
+
+    /// Moves what runs in the group to other processors. Threads born meanwhile are caught by looking again.
+    pub(super) fn reseat(&self, name: &str, seat: Option<&Seat>) -> Result<(), Error> {
+        let Some(base) = &self.cpuset else { return Ok(()) };
+        let target = match seat {
+            Some(seat) => self.window(seat)?,
+            None => base.clone(),
+        };
+        let deadline = Deadline::default();
+        loop {
+            let there = file::read_pids(&target.join("cgroup.procs"))?;
+            let strays: Vec<u32> = self.pids(name)?.into_iter().filter(|pid| !there.contains(pid)).collect();
+            if strays.is_empty() || deadline.has_passed() {
+                return Ok(());
+            }
+            for pid in strays {
+                match file::write(&target.join("cgroup.procs"), &pid.to_string()) {
+                    Err(error) if error.errno() != Some(rustix::io::Errno::SRCH.raw_os_error()) => return Err(error),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// On which processors the group's first process sits, for a server that comes back.
+    pub(super) fn seated(&self, name: &str) -> Option<String> {
+        let pid = *self.pids(name).ok()?.first()?;
+        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        let own = groups.lines().find_map(|line| line.split_once(":cpuset:"))?.1.to_owned();
+        Some(own.rsplit_once("/cpus-")?.1.to_owned())
+    }
+
+    pub(super) fn pids(&self, name: &str) -> Result<Vec<u32>, Error> {
+        file::read_pids(&self.memory.join(name).join("cgroup.procs"))
+    }
+
+    pub(super) fn freeze(&self, name: &str) -> Result<(), Error> {
+        if let Some(unified) = &self.unified {
+            return v2::freeze(&unified.join(name), name);
+        }
+        let state = self.freezer_state(name)?;
+        let deadline = Deadline::default();
+        // A process between fork and its first step can escape one look of the kernel (FREEZING); asking again helps.
+        loop {
+            file::write(&state, "FROZEN")?;
+            if file::read(&state)?.trim() == "FROZEN" {
+                return Ok(());
+            }
+            if deadline.has_passed() {
+                file::write(&state, "THAWED")?;
+                return Err(Error::NotFrozen(name.to_owned()));
+            }
+            deadline.pause();
+        }
+    }
+
+    pub(super) fn thaw(&self, name: &str) -> Result<(), Error> {
+        match &self.unified {
+            Some(unified) => v2::thaw(&unified.join(name)),
+            None => file::write(&self.freezer_state(name)?, "THAWED"),
+        }
+    }
+
+    pub(super) fn is_frozen(&self, name: &str) -> Result<bool, Error> {
+        match &self.unified {
+            Some(unified) => v2::is_frozen(&unified.join(name)),
+            None => Ok(file::read(&self.freezer_state(name)?)?.trim() == "FROZEN"),
+        }
+    }
+
+    fn freezer_state(&self, name: &str) -> Result<PathBuf, Error> {
+        let freezer = self.freezer.as_ref().ok_or(Error::Missing {
+            limit: "pause",
+            controller: "freezer",
+            remedy: "mount the freezer controller or a v2 tree",
+        })?;
+        Ok(freezer.join(name).join("freezer.state"))
+    }
+
+    /// Everything at once by v2; by v1 frozen first, so that nobody forks away from the signal, until nobody is left.
+    pub(super) fn kill(&self, name: &str) -> Result<(), Error> {
+        if let Some(unified) = &self.unified {
+            return v2::kill(&unified.join(name));
+        }
+        let deadline = Deadline::default();
+        loop {
+            let pids = self.pids(name)?;
+            if pids.is_empty() {
+                return Ok(());
+            }
+            if deadline.has_passed() {
+                return Err(Error::Busy { name: name.to_owned(), pids: pids.len() });
+            }
+            let frozen = self.freezer.is_some() && self.freeze(name).is_ok();
+            for pid in self.pids(name)?.into_iter().filter_map(|pid| Pid::from_raw(pid as i32)) {
+                // ESRCH: gone by itself, which is what was wanted.
+                let _ = kill_process(pid, Signal::KILL);
+            }
+            if frozen {
+                self.thaw(name)?;
+            }
+            deadline.pause();
+        }
+    }
+
+    pub(super) fn usage(&self, name: &str) -> Result<Usage, Error> {
+        let memory = self.memory.join(name);
+        let total = file::read_number(&memory.join("memory.usage_in_bytes"))?;
+        let stat = file::read(&memory.join("memory.stat"))?;
+        // `cache` counts tmpfs and shared memory, which nobody can reclaim without swap.
+        let cache = file::keyed(&stat, "total_cache").saturating_sub(file::keyed(&stat, "total_shmem"));
+        let cpu_ns = match (&self.unified, &self.cpuacct) {
+            (Some(unified), _) => v2::cpu_ns(&unified.join(name))?,
+            (None, Some(cpuacct)) => file::read_number(&cpuacct.join(name).join("cpuacct.usage"))?,
+            (None, None) => 0,
+        };
+        Ok(Usage {
+            cpu_ns,
+            memory: total.saturating_sub(cache),
+            memory_cache: cache.min(total),
+            memory_peak: file::read_number(&memory.join("memory.max_usage_in_bytes"))?,
+            memory_kills: self.memory_kills(name)?,
+            pids: file::read_number(&self.pids.join(name).join("pids.current"))?,
+        })
+    }
+
+    pub(super) fn memory_kills(&self, name: &str) -> Result<u64, Error> {
+        let control = file::read(&self.memory.join(name).join("memory.oom_control"))?;
+        Ok(file::keyed(&control, "oom_kill"))
+    }
+
+    pub(super) fn memory_directory(&self, name: &str) -> PathBuf {
+        self.memory.join(name)
+    }
+
+    /// Gives back what a dead group's files still hold in the page cache: without it a group whose files are kept lives
+    /// on in the kernel, unseen, until they are dropped.
+    pub(super) fn reclaim(&self, name: &str) -> Result<(), Error> {
+        file::write(&self.memory.join(name).join("memory.force_empty"), "0")
+    }
+
+    pub(super) fn remove(&self, name: &str) -> Result<(), Error> {
+        let deadline = Deadline::default();
+        for base in self.bases() {
+            remove_directory(&base.join(name), &deadline, name)?;
+        }
+        Ok(())
+    }
+
+    /// Takes away the empty directories that groups were made in.
+    pub(super) fn tidy(&self) {
+        if let Some(cpuset) = &self.cpuset {
+            for entry in fs::read_dir(cpuset).into_iter().flatten().flatten() {
+                if entry.file_name().as_encoded_bytes().starts_with(b"cpus-") {
+                    // EBUSY: somebody sits there still.
+                    let _ = fs::remove_dir(entry.path());
+                }
+            }
+        }
+        for base in self.bases().into_iter().chain(&self.cpuset) {
+            let _ = fs::remove_dir(base);
+        }
+    }
+}
+
+/// Whether a group was made a moment ago and has the kernel's defaults.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fresh {
+    Yes,
+    No,
+}
+
+/// 1,024 is one processor's worth, as everywhere in v1.
+fn shares(cpus: f64) -> u64 {
+    (cpus * 1024.0).clamp(2.0, 262_144.0) as u64
+}
+
+/// Microseconds per period, where a seat alone does not hold the limit.
+pub(super) fn quota(cpus: f64, seat: Option<&Seat>, processors: usize) -> Option<u64> {
+    let width = seat.map_or(processors, Seat::width);
+    // The kernel takes no less than a millisecond.
+    if held_by_seat(cpus, width) { None } else { Some(((cpus * QUOTA_PERIOD as f64) as u64).max(1000)) }
+}
+
+/// Our directory in one tree: at its top where we may, else below our own group, which somebody has then handed to us.
+fn base(controller: &str, mounted: &Mounted, realm: &str) -> Result<PathBuf, Absent> {
+    let below_own = mounted.own.as_ref().map(|own| mounted.at.join(own));
+    for parent in std::iter::once(mounted.at.clone()).chain(below_own) {
+        let base = parent.join(realm);
+        if make_directory(&base).is_ok() && file::is_writable(&base) {
+            return Ok(base);
+        }
+    }
+    Err(Absent {
+        reason: format!("no group can be made in the {controller} tree at {}", mounted.at.display()),
+        remedy: format!(
+            "run as root, or have root make {realm} there and in the other trees and hand it over with chown -R"
+        ),
+    })
+}
+
+fn make_directory(path: &Path) -> Result<(), Error> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(Error::at("make", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// A v1 cpuset starts empty, and nobody can join it so: it gets all that its parent has.
+fn inherit_cpuset(base: &Path) -> Result<(), Error> {
+    for (own, parents) in [("cpuset.cpus", "cpuset.effective_cpus"), ("cpuset.mems", "cpuset.effective_mems")] {
+        let parent = base.parent().unwrap_or(base);
+        if file::read(&base.join(own))?.trim().is_empty() {
+            file::write(&base.join(own), file::read(&parent.join(parents))?.trim())?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_a_processor_gets_a_quota_and_a_whole_one_with_a_seat_does_not() {
+        let processors = Processors::from_list("0-3");
+        let seat = processors.seat(0.5).unwrap();
+        assert_eq!(quota(0.5, Some(&seat), 4), Some(50_000));
+        let seat = processors.seat(1.0).unwrap();
+        assert_eq!(quota(1.0, Some(&seat), 4), None);
+        assert_eq!(quota(1.0, None, 4), Some(100_000), "without cpusets the quota does it all");
+        assert_eq!(quota(4.0, None, 4), None, "the whole machine");
+        assert_eq!(quota(0.001, None, 4), Some(1000));
+    }
+
+    #[test]
+    fn shares_stay_within_what_the_kernel_takes() {
+        assert_eq!(shares(1.0), 1024);
+        assert_eq!(shares(0.0001), 2);
+        assert_eq!(shares(1e9), 262_144);
+    }
+}

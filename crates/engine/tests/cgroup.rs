@@ -1,0 +1,221 @@
+//! Control groups of this host, v1 or v2 as it has them. Needs root (or a delegated subtree); skipped, loudly, without.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::AsRawFd;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use cove_engine::cgroup::{Group, Hierarchy, Version};
+use cove_engine::spec::Limits;
+
+/// A realm for one test, empty and gone at its end.
+struct Realm {
+    hierarchy: Hierarchy,
+    name: String,
+}
+
+impl Realm {
+    fn new(test: &str) -> Option<Realm> {
+        let name = format!("cove-test-{test}-{}", std::process::id());
+        let hierarchy = Hierarchy::of_realm(&name).unwrap();
+        match hierarchy.absent() {
+            Some(absent) => {
+                eprintln!("skipped: {absent}");
+                None
+            }
+            None => Some(Realm { hierarchy, name }),
+        }
+    }
+}
+
+impl Drop for Realm {
+    fn drop(&mut self) {
+        for name in self.hierarchy.names() {
+            self.hierarchy.clear(&name).unwrap();
+        }
+        let name = self.name.clone();
+        // The last of it takes the realm's directories away.
+        self.hierarchy = Hierarchy::of_realm("cove-test-other").unwrap();
+        if !std::thread::panicking() {
+            assert_eq!(directories_named(&name), Vec::<String>::new(), "nothing is left behind");
+        }
+    }
+}
+
+fn directories_named(name: &str) -> Vec<String> {
+    let trees = std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten();
+    let paths = trees.map(|tree| tree.path().join(name));
+    paths.filter(|path| path.exists()).map(|path| path.display().to_string()).collect()
+}
+
+/// A shell that joins the group by itself, as a launched sandbox does, and then runs `script`. The launcher uses
+/// CLONE_INTO_CGROUP for the v2 part; a shell cannot, so it writes itself there.
+fn run_in(group: &Group, script: &str) -> Child {
+    let entry = group.entry().unwrap();
+    let own = std::process::id();
+    let mut join = String::new();
+    for tasks in &entry.tasks {
+        join += &format!("echo 0 > /proc/{own}/fd/{} && ", tasks.as_raw_fd());
+    }
+    if let Some(directory) = &entry.directory {
+        join += &format!("echo 0 > /proc/{own}/fd/{}/cgroup.procs && ", directory.as_raw_fd());
+    }
+    let mut child = Command::new("sh")
+        .args(["-c", &format!("{join} echo joined && {{ {script}\n}}")])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    // Byte by byte: what follows belongs to the test.
+    let mut byte = [0];
+    while !line.ends_with('\n') && child.stdout.as_mut().unwrap().read(&mut byte).unwrap() == 1 {
+        line.push(char::from(byte[0]));
+    }
+    assert_eq!(line, "joined\n");
+    child
+}
+
+fn output_in(group: &Group, script: &str) -> (String, std::process::ExitStatus) {
+    let mut child = run_in(group, script);
+    let mut output = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
+    (output.trim().to_owned(), child.wait().unwrap())
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < end, "{what} within ten seconds");
+        std::thread::yield_now();
+    }
+}
+
+fn small() -> Limits {
+    Limits { cpus: 1.0, memory: 64 << 20, pids: 20, disk: None, inodes: None }
+}
+
+#[test]
+fn a_group_is_made_joined_found_again_killed_and_gone() {
+    let Some(realm) = Realm::new("life") else { return };
+    let group = realm.hierarchy.create("a", &small()).unwrap();
+    assert!(realm.hierarchy.create("a", &small()).is_err(), "a name is used once");
+    let mut child = run_in(&group, "sleep 1000 & sleep 1000 & wait");
+    eventually("three processes", || group.pids().unwrap().len() == 3);
+    assert_eq!(group.usage().unwrap().pids, 3);
+
+    assert_eq!(realm.hierarchy.names(), ["a"]);
+    let again = realm.hierarchy.open("a").expect("found again");
+    assert!(realm.hierarchy.open("b").is_none());
+    assert!(again.remove().is_err(), "not while somebody is in it");
+    again.kill().unwrap();
+    child.wait().unwrap();
+    again.remove().unwrap();
+    assert!(realm.hierarchy.names().is_empty());
+    again.remove().expect("gone already is fine");
+}
+
+#[test]
+fn too_much_memory_kills_inside_and_is_counted() {
+    let Some(realm) = Realm::new("memory") else { return };
+    let group = realm.hierarchy.create("a", &small()).unwrap();
+    let (_, status) = output_in(&group, "exec python3 -c 'b = bytearray(200 << 20)'");
+    assert!(!status.success(), "{status}");
+    let usage = group.usage().unwrap();
+    assert_eq!(usage.memory_kills, 1);
+    assert!(usage.memory_peak <= 64 << 20, "{usage:?}");
+    assert!(usage.memory_peak > 32 << 20, "{usage:?}");
+}
+
+#[test]
+fn a_fork_bomb_stops_at_the_limit() {
+    let Some(realm) = Realm::new("pids") else { return };
+    let group = realm.hierarchy.create("a", &small()).unwrap();
+    let script = "python3 -c '
+import os, time
+made = 0
+try:
+    while True:
+        if os.fork() == 0:
+            time.sleep(1000)
+        made += 1
+except OSError as error:
+    print(made, error.errno, flush=True)
+    time.sleep(1000)'";
+    let mut child = run_in(&group, script);
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    // The shell and the first Python are two of the twenty.
+    assert_eq!(line.trim(), "18 11");
+    group.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn half_a_processor_is_half_a_processor() {
+    let Some(realm) = Realm::new("cpu") else { return };
+    let group = realm.hierarchy.create("a", &Limits { cpus: 0.5, ..small() }).unwrap();
+    let begin = Instant::now();
+    let mut child = run_in(&group, "while :; do :; done & while :; do :; done");
+    let mut used = Duration::ZERO;
+    while begin.elapsed() < Duration::from_millis(1500) {
+        used = Duration::from_nanos(group.usage().unwrap().cpu_ns);
+        std::thread::yield_now();
+    }
+    let share = used.as_secs_f64() / begin.elapsed().as_secs_f64();
+    group.kill().unwrap();
+    child.wait().unwrap();
+    assert!(share < 0.65, "used {share:.2} processors");
+    assert!(share > 0.05, "the account moves: {share:.2}");
+}
+
+#[test]
+fn nproc_tells_the_truth_and_follows_a_resize() {
+    let Some(realm) = Realm::new("nproc") else { return };
+    let machine = std::thread::available_parallelism().unwrap().get();
+    if machine < 2 {
+        return;
+    }
+    let group = realm.hierarchy.create("a", &small()).unwrap();
+    assert_eq!(group.processors(), Some(1));
+    assert_eq!(output_in(&group, "nproc").0, "1");
+    let mut child = run_in(&group, "sleep 1000");
+    let all = Limits { cpus: machine as f64, memory: 128 << 20, ..small() };
+    group.set(&all).unwrap();
+    let pid = *group.pids().unwrap().first().unwrap();
+    let allowed = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let list = allowed.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned();
+    assert_ne!(list, "0", "moved to the whole machine");
+    assert_eq!(group.processors(), None);
+    group.set(&small()).expect("and smaller again");
+    group.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn frozen_processes_rest_until_thawed_and_can_be_killed_frozen() {
+    let Some(realm) = Realm::new("freeze") else { return };
+    let group = realm.hierarchy.create("a", &small()).unwrap();
+    let mut child = run_in(&group, "while :; do :; done");
+    group.freeze().unwrap();
+    assert!(group.is_frozen().unwrap());
+    let before = group.usage().unwrap().cpu_ns;
+    let again = group.usage().unwrap().cpu_ns;
+    assert_eq!(before, again, "no processor time is used");
+    group.thaw().unwrap();
+    assert!(!group.is_frozen().unwrap());
+    eventually("work goes on", || group.usage().unwrap().cpu_ns > before);
+    group.freeze().unwrap();
+    group.kill().unwrap();
+    child.wait().unwrap();
+    group.remove().unwrap();
+}
+
+#[test]
+fn bad_names_are_refused() {
+    let Some(realm) = Realm::new("names") else { return };
+    for name in ["", "..", "a/b", "A", &"x".repeat(65)] {
+        let error = realm.hierarchy.create(name, &small()).unwrap_err();
+        assert!(error.to_string().contains("lower-case"), "{error}");
+    }
+    assert_ne!(realm.hierarchy.version(), Version::Absent);
+}
