@@ -1,1 +1,27 @@
-//! testkit
+//! What the tests of this workspace stand on; never ships.
+//!
+//! Tests here are stories about the real program: a real server on a port of its own, a real pseudo-terminal, real
+//! sandboxes. The kit hides how that is set up, puts a limit on every wait, and fails a test that leaves something
+//! behind.
+//!
+//! # Layout
+//! * [`program`]: the `cove` program, run to its end within a time limit
+//! * [`terminal`]: the same, in a pseudo-terminal that a test can type into and look at
+//! * [`server`]: `cove serve` in a directory of its own, killed and started again at will
+//! * [`http`]: requests to it, without a client library
+//! * [`leak`]: what a data directory's sandboxes left on the host
+//! * [`wait`]: conditions that must come true in time
+
+#![forbid(unsafe_code)]
+
+pub mod http;
+pub mod leak;
+pub mod program;
+pub mod server;
+pub mod terminal;
+pub mod wait;
+
+pub use leak::LeakCheck;
+pub use program::{Cove, Finished};
+pub use server::TestServer;
+pub use terminal::Terminal;

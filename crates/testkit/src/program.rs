@@ -1,0 +1,196 @@
+//! The `cove` program, run to its end within a time limit.
+
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+use crate::wait::LIMIT;
+
+/// Where the program lies: `COVE_BIN`, else beside the tests that are running (`target/debug/deps/…`).
+///
+/// # Panics
+/// If it has not been built.
+pub fn cove_path() -> PathBuf {
+    if let Some(path) = std::env::var_os("COVE_BIN") {
+        let path = PathBuf::from(path);
+        if path.exists() {
+            return path;
+        }
+    }
+    let test = std::env::current_exe().expect("a test knows its own path");
+    let path = test.parent().and_then(Path::parent).expect("tests lie in target/PROFILE/deps").join("cove");
+    assert!(path.exists(), "{} is not there: build it with `cargo build --package cove`", path.display());
+    path
+}
+
+/// A run of the program, in the making.
+pub struct Cove {
+    command: Command,
+    input: Option<Vec<u8>>,
+    limit: Duration,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct Finished {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Cove {
+    /// With its data in `data`, no colour, and none of the caller's settings.
+    pub fn new(data: &Path) -> Cove {
+        let mut command = Command::new(cove_path());
+        command.env("COVE_DATA", data).env_remove("COVE_URL").env_remove("COVE_API_KEY").env("NO_COLOR", "1");
+        command.stdin(Stdio::null());
+        Cove { command, input: None, limit: LIMIT }
+    }
+
+    pub fn args<S: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = S>) -> Cove {
+        self.command.args(arguments);
+        self
+    }
+
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Cove {
+        self.command.env(name, value);
+        self
+    }
+
+    pub fn current_dir(mut self, directory: &Path) -> Cove {
+        self.command.current_dir(directory);
+        self
+    }
+
+    /// What the program reads on standard input; nothing otherwise.
+    pub fn input(mut self, bytes: impl Into<Vec<u8>>) -> Cove {
+        self.input = Some(bytes.into());
+        self
+    }
+
+    pub fn within(mut self, limit: Duration) -> Cove {
+        self.limit = limit;
+        self
+    }
+
+    /// Started, with its output to be read by the caller.
+    pub fn spawn(mut self) -> Running {
+        let child = self.command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start cove");
+        Running { child, limit: self.limit }
+    }
+
+    /// Run to the end.
+    ///
+    /// # Panics
+    /// If it takes longer than its limit; it is killed first.
+    pub fn finish(mut self) -> Finished {
+        if self.input.is_some() {
+            self.command.stdin(Stdio::piped());
+        }
+        let input = self.input.take();
+        let mut running = self.spawn();
+        let writer = input.map(|bytes| {
+            let mut stdin = running.child.stdin.take().expect("stdin is piped");
+            // A program that does not read all of its input is not a failure of the test.
+            std::thread::spawn(move || drop(stdin.write_all(&bytes)))
+        });
+        let finished = running.finish();
+        if let Some(writer) = writer {
+            writer.join().expect("the writer does not panic");
+        }
+        finished
+    }
+}
+
+/// A run under way.
+pub struct Running {
+    pub child: Child,
+    limit: Duration,
+}
+
+impl Running {
+    pub fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(pid_of(&self.child), signal).expect("signal cove");
+    }
+
+    pub fn finish(&mut self) -> Finished {
+        let stdout = read_in_background(self.child.stdout.take());
+        let stderr = read_in_background(self.child.stderr.take());
+        let status = wait_within(&mut self.child, self.limit);
+        let text = |reader: std::thread::JoinHandle<Vec<u8>>| {
+            String::from_utf8_lossy(&reader.join().expect("the reader does not panic")).into_owned()
+        };
+        match status {
+            Some(status) => Finished { code: shell_code(status), stdout: text(stdout), stderr: text(stderr) },
+            None => {
+                let (stdout, stderr) = (text(stdout), text(stderr));
+                panic!("cove did not end within {:?}\nstdout: {stdout}\nstderr: {stderr}", self.limit);
+            }
+        }
+    }
+}
+
+/// A test that fails half-way leaves no program running.
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Finished {
+    /// # Panics
+    /// If the exit code is another.
+    #[track_caller]
+    pub fn expect_code(self, code: i32) -> Finished {
+        assert_eq!(self.code, code, "exit code\nstdout: {}\nstderr: {}", self.stdout, self.stderr);
+        self
+    }
+
+    #[track_caller]
+    pub fn expect_success(self) -> Finished {
+        self.expect_code(0)
+    }
+}
+
+pub(crate) fn pid_of(child: &Child) -> Pid {
+    Pid::from_child(child)
+}
+
+/// The end of a child, or `None` and a killed child when the limit has passed.
+pub(crate) fn wait_within(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let handle = rustix::process::pidfd_open(pid_of(child), PidfdFlags::empty()).expect("open a pidfd");
+    let timeout = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
+    let ready = loop {
+        match rustix::event::poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&timeout)) {
+            Err(rustix::io::Errno::INTR) => {}
+            result => break result.expect("poll a pidfd"),
+        }
+    };
+    if ready == 0 {
+        child.kill().expect("kill what took too long");
+        child.wait().expect("wait for what was killed");
+        return None;
+    }
+    Some(child.wait().expect("wait for what has ended"))
+}
+
+fn shell_code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+fn read_in_background(stream: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut stream) = stream {
+            stream.read_to_end(&mut bytes).expect("read what cove says");
+        }
+        bytes
+    })
+}

@@ -1,0 +1,228 @@
+//! `cove serve` in a directory of its own, on a port of its own, killed and started again at will.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::http::{self, Answer};
+use crate::leak::LeakCheck;
+use crate::program::{Cove, cove_path, pid_of, wait_within};
+use crate::wait::{LIMIT, until_some};
+
+/// The first key of every server under test.
+pub const KEY: &str = "e2b_0123456789abcdef0123456789abcdef01234567";
+
+/// A server that is ready. Its drop ends it, removes every sandbox and, unless the test failed already, fails the test
+/// for what is left.
+pub struct TestServer {
+    child: Option<Child>,
+    address: String,
+    arguments: Vec<String>,
+    /// Dropped last: the check looks for traces of this directory.
+    leaks: Option<LeakCheck>,
+    directory: TempDir,
+}
+
+impl TestServer {
+    pub fn start() -> TestServer {
+        TestServer::start_with(&[])
+    }
+
+    /// With more flags for `cove serve`.
+    pub fn start_with(arguments: &[&str]) -> TestServer {
+        let directory = tempfile::Builder::new().prefix("cove-test-").tempdir().expect("make a directory");
+        let leaks = LeakCheck::new(directory.path());
+        let mut server = TestServer {
+            child: None,
+            address: "127.0.0.1:0".into(),
+            arguments: arguments.iter().map(|&argument| argument.to_owned()).collect(),
+            leaks: Some(leaks),
+            directory,
+        };
+        server.launch();
+        server
+    }
+
+    fn launch(&mut self) {
+        let open = |path: PathBuf| File::options().create(true).append(true).open(path).expect("open a log");
+        // Its address is read from what it says: each life has a file of its own, the log goes on.
+        let said = self.directory.path().join("stdout");
+        let _ = fs::remove_file(&said);
+        let mut command = Command::new(cove_path());
+        command.args(["serve", "--listen", &self.address, "--data"]).arg(self.data()).args(&self.arguments);
+        command.env("COVE_API_KEY", KEY).env("NO_COLOR", "1").env_remove("COVE_URL").env_remove("COVE_DATA");
+        command.stdin(Stdio::null()).stdout(open(said.clone())).stderr(open(self.log_path()));
+        self.child = Some(command.spawn().expect("start cove serve"));
+        self.address = until_some("the server's address", LIMIT, || {
+            self.fail_if_ended();
+            let text = fs::read_to_string(&said).ok()?;
+            let (_, rest) = text.split_once("http://")?;
+            let end = rest.find(|c: char| c.is_whitespace() || c == '/')?;
+            Some(rest[..end].to_owned())
+        });
+        until_some("/healthz", LIMIT, || {
+            self.fail_if_ended();
+            http::request(&self.address, "GET", "/healthz", &[], None).ok().filter(|answer| answer.status == 200)
+        });
+    }
+
+    fn fail_if_ended(&mut self) {
+        let child = self.child.as_mut().expect("a server was started");
+        if let Some(status) = child.try_wait().expect("ask for its end") {
+            panic!("cove serve ended with {status}:\n{}", self.log());
+        }
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub fn key(&self) -> &'static str {
+        KEY
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("the server runs").id()
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.directory.path().join("log")
+    }
+
+    /// All that the server wrote to stderr, over all its lives.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// As a power cut would: no chance to say goodbye. Sandboxes live on.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().expect("kill the server");
+            child.wait().expect("wait for the server");
+        }
+    }
+
+    /// SIGTERM, and an orderly end within the limit.
+    pub fn stop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            rustix::process::kill_process(pid_of(&child), Signal::TERM).expect("signal the server");
+            let ended = wait_within(&mut child, LIMIT);
+            assert!(ended.is_some(), "cove serve did not end on SIGTERM:\n{}", self.log());
+        }
+    }
+
+    /// The same data and the same address again.
+    pub fn restart(&mut self) {
+        self.kill();
+        self.launch();
+    }
+
+    /// The program as a client of this server.
+    pub fn cove<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Cove {
+        let home = self.directory.path().join("client");
+        Cove::new(&home).env("COVE_URL", self.url()).env("COVE_API_KEY", KEY).args(arguments)
+    }
+
+    /// A request with the first key; `body` goes as JSON.
+    pub fn request(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
+        let bytes = body.map(|value| value.to_string().into_bytes());
+        let authorization = format!("Bearer {KEY}");
+        let mut headers = vec![("authorization", authorization.as_str())];
+        if bytes.is_some() {
+            headers.push(("content-type", "application/json"));
+        }
+        http::request(&self.address, method, path, &headers, bytes.as_deref())
+            .unwrap_or_else(|error| panic!("{method} {path}: {error}; the server's log:\n{}", self.log()))
+    }
+
+    fn remove_all_sandboxes(&self) -> io::Result<()> {
+        let authorization = format!("Bearer {KEY}");
+        let headers = [("authorization", authorization.as_str())];
+        let list = http::request(&self.address, "GET", "/api/sandboxes", &headers, None)?.json();
+        let sandboxes = list.as_array().or_else(|| list.get("sandboxes").and_then(Value::as_array));
+        for sandbox in sandboxes.into_iter().flatten() {
+            if let Some(id) = sandbox.get("id").and_then(Value::as_str) {
+                http::request(&self.address, "DELETE", &format!("/api/sandboxes/{id}"), &headers, None)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- the server's log ---\n{}", tail(&self.log(), 60));
+        }
+        if self.child.is_none() {
+            // Killed by the test: only a server knows how to clean up after its sandboxes.
+            if std::thread::panicking() {
+                return;
+            }
+            self.launch();
+        }
+        if let Err(error) = self.remove_all_sandboxes() {
+            eprintln!("remove the sandboxes of a test: {error}");
+        }
+        if std::thread::panicking() {
+            if let Some(mut child) = self.child.take() {
+                let _ = rustix::process::kill_process(pid_of(&child), Signal::TERM);
+                let _ = wait_within(&mut child, Duration::from_secs(10));
+            }
+        } else {
+            self.stop();
+        }
+        drop(self.leaks.take());
+    }
+}
+
+fn tail(text: &str, lines: usize) -> String {
+    let all: Vec<_> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+/// A directory for tests that need no server, with its own check.
+pub struct TestDirectory {
+    leaks: Option<LeakCheck>,
+    directory: TempDir,
+}
+
+impl TestDirectory {
+    #[expect(clippy::new_without_default, reason = "it makes a directory: not a default value")]
+    pub fn new() -> TestDirectory {
+        let directory = tempfile::Builder::new().prefix("cove-test-").tempdir().expect("make a directory");
+        TestDirectory { leaks: Some(LeakCheck::new(directory.path())), directory }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.path().join("data")
+    }
+
+    pub fn cove<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Cove {
+        Cove::new(&self.data()).args(arguments)
+    }
+}
+
+impl Drop for TestDirectory {
+    fn drop(&mut self) {
+        drop(self.leaks.take());
+    }
+}
