@@ -3,6 +3,8 @@
 //! Paths are absolute, or relative to the acting user's home; `~` and `~/…` mean that home. They are resolved by the
 //! kernel beneath the sandbox's root with the acting user's rights, so a symlink leads nowhere that user could not go.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,7 +38,14 @@ pub struct Entry {
     #[serde(default)]
     pub target: Option<String>,
     pub inode: u64,
+    /// Extended attributes of the `user.` namespace without that prefix; only those that are text, and no more than
+    /// [`MAX_METADATA`] bytes of them. Of regular files and directories alone.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, String>,
 }
+
+/// Names and values of a file's [`Entry::metadata`], all together.
+pub const MAX_METADATA: usize = 8 << 10;
 
 /// What a write does to a file that is there already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

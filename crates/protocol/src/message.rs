@@ -132,6 +132,15 @@ pub enum Request {
         #[serde(default)]
         group: Option<String>,
     },
+    /// Replaces all extended attributes whose names begin with `user.{prefix}` by `user.{prefix}{key}` for each of
+    /// `values`. Reply [`Reply::Entry`].
+    SetMetadata {
+        path: String,
+        #[serde(default)]
+        user: Option<String>,
+        prefix: String,
+        values: BTreeMap<String, String>,
+    },
     /// Reply [`Reply::Entry`] of the link.
     Symlink {
         path: String,
