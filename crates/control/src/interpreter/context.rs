@@ -1,0 +1,208 @@
+//! Contexts: processes of the sandbox, known by their tags.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use cove_protocol::process::{Info, Selector};
+use cove_protocol::{FailureKind, Reply, Request};
+use serde::{Deserialize, Serialize};
+
+use super::InterpreterError;
+use crate::guest::{Guest, GuestError};
+
+/// What a context's process is tagged with, before the JSON of its [`Context`].
+const TAG: &str = "cove.context ";
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(transparent)]
+pub struct ContextId(pub String);
+
+impl ContextId {
+    /// The name of a language's default context.
+    pub fn default_of(language: &Language) -> Self {
+        ContextId(format!("default-{language}"))
+    }
+
+    pub fn is_default(&self) -> bool {
+        self.0.starts_with("default-")
+    }
+}
+
+impl fmt::Display for ContextId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Language {
+    Python,
+    JavaScript,
+    TypeScript,
+    Bash,
+    /// A Jupyter kernel of this name, if the template has it.
+    Kernel(String),
+}
+
+impl fmt::Display for Language {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Language::Python => "python",
+            Language::JavaScript => "javascript",
+            Language::TypeScript => "typescript",
+            Language::Bash => "bash",
+            Language::Kernel(name) => name,
+        })
+    }
+}
+
+impl std::str::FromStr for Language {
+    type Err = InterpreterError;
+
+    fn from_str(name: &str) -> Result<Self, InterpreterError> {
+        Ok(match name.to_ascii_lowercase().as_str() {
+            "" | "python" | "python3" | "py" => Language::Python,
+            "javascript" | "js" | "node" => Language::JavaScript,
+            "typescript" | "ts" => Language::TypeScript,
+            "bash" | "sh" | "shell" => Language::Bash,
+            other => {
+                let fits =
+                    other.len() <= 40 && other.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.+".contains(&b));
+                if !fits {
+                    return Err(InterpreterError::UnknownLanguage(name.chars().take(60).collect()));
+                }
+                Language::Kernel(other.to_owned())
+            }
+        })
+    }
+}
+
+impl TryFrom<String> for Language {
+    type Error = InterpreterError;
+
+    fn try_from(name: String) -> Result<Self, InterpreterError> {
+        name.parse()
+    }
+}
+
+impl From<Language> for String {
+    fn from(language: Language) -> String {
+        language.to_string()
+    }
+}
+
+/// What is wanted of a new context.
+#[derive(Debug, Clone, Default)]
+pub struct NewContext {
+    pub language: Option<Language>,
+    /// The user's home where absent.
+    pub cwd: Option<String>,
+    pub env: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Context {
+    pub id: ContextId,
+    pub language: Language,
+    #[serde(default)]
+    pub cwd: Option<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    pub created_at_ms: i64,
+}
+
+impl Context {
+    pub fn new(new: NewContext) -> Self {
+        let bytes: [u8; 16] = rand::random();
+        Context {
+            id: ContextId(hex::encode(bytes)),
+            language: new.language.unwrap_or(Language::Python),
+            cwd: new.cwd,
+            env: new.env,
+            created_at_ms: jiff::Timestamp::now().as_millisecond(),
+        }
+    }
+
+    pub fn default_of(language: &Language) -> Self {
+        Context {
+            id: ContextId::default_of(language),
+            ..Context::new(NewContext { language: Some(language.clone()), ..NewContext::default() })
+        }
+    }
+
+    /// The tag that the context's process bears.
+    pub fn tag(&self) -> String {
+        format!("{TAG}{}", serde_json::to_string(self).expect("a context always serialises"))
+    }
+}
+
+/// A context and its process.
+#[derive(Debug, Clone)]
+pub struct Found {
+    pub context: Context,
+    pub pid: u32,
+}
+
+fn found(process: &Info) -> Option<Found> {
+    let context = serde_json::from_str(process.tag.as_ref()?.strip_prefix(TAG)?).ok()?;
+    process.exit.is_none().then_some(Found { context, pid: process.pid })
+}
+
+/// Every context whose process lives, oldest first.
+pub async fn living(guest: &Guest) -> Result<Vec<Found>, GuestError> {
+    match guest.call(&Request::Processes).await? {
+        Reply::Processes { processes } => {
+            let mut all: Vec<Found> = processes.iter().filter_map(found).collect();
+            all.sort_by_key(|found| found.context.created_at_ms);
+            Ok(all)
+        }
+        other => Err(GuestError::Protocol(format!("processes answered {other:?}"))),
+    }
+}
+
+pub async fn lookup(guest: &Guest, id: &ContextId) -> Result<Option<Found>, GuestError> {
+    Ok(living(guest).await?.into_iter().find(|found| found.context.id == *id))
+}
+
+pub async fn find(guest: &Guest, id: &ContextId) -> Result<Found, InterpreterError> {
+    lookup(guest, id).await?.ok_or_else(|| InterpreterError::NoSuchContext(id.0.chars().take(80).collect()))
+}
+
+/// Kills the process with its children and waits until it is gone and forgotten.
+pub async fn end(guest: &Guest, pid: u32) -> Result<(), GuestError> {
+    const SIGKILL: i32 = 9;
+    let process = Selector::Pid(pid);
+    for request in [
+        Request::Signal { process: process.clone(), signal: SIGKILL, group: true },
+        Request::Wait { process: process.clone() },
+        Request::Forget { process },
+    ] {
+        match guest.call(&request).await {
+            Ok(_) => {}
+            Err(GuestError::Failed(failure))
+                if matches!(failure.kind, FailureKind::NotFound | FailureKind::WrongState) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_context_is_read_back_from_its_tag() {
+        let context = Context::new(NewContext { cwd: Some("/tmp".into()), ..NewContext::default() });
+        let read: Context = serde_json::from_str(context.tag().strip_prefix(TAG).unwrap()).unwrap();
+        assert_eq!(read, context);
+    }
+
+    #[test]
+    fn a_language_with_odd_characters_is_refused() {
+        assert!("python; rm -rf /".parse::<Language>().is_err());
+        assert_eq!("ts".parse::<Language>().unwrap(), Language::TypeScript);
+        assert_eq!("r".parse::<Language>().unwrap(), Language::Kernel("r".into()));
+    }
+}

@@ -1,0 +1,293 @@
+//! One cell from start to end: a task that owns the connection, watches the clock and the client.
+
+use std::time::Duration;
+
+use cove_protocol::process::{Exit, Selector};
+use cove_protocol::{Control, Event, Request};
+use serde::Deserialize;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::cell::{CellError, CellResult};
+use super::{Cell, CellEvent, Context, Language, bash, driver, typescript};
+use crate::guest::{Guest, GuestError, Item, Operation, Receiver};
+
+pub const SIGINT: i32 = 2;
+const SIGKILL: i32 = 9;
+
+/// A cell that was interrupted and does not end by itself within this time loses its context.
+const YIELD_WITHIN: Duration = Duration::from_secs(4);
+/// The longest line a driver may send; its own limit for one value is half of this.
+const MAX_LINE: usize = 40 << 20;
+/// Events on their way to a slow client; beyond that the cell waits.
+const AHEAD: usize = 64;
+
+/// Puts the cell to the context and streams what happens.
+pub fn run(guest: Guest, context: Context, operation: Operation, cell: Cell) -> mpsc::Receiver<CellEvent> {
+    let (to, events) = mpsc::channel(AHEAD);
+    tokio::spawn(async move {
+        let mut execution = Execution { guest, context, to, timed_out: None };
+        execution.run(operation, cell).await;
+        // The receiver may be gone; then nobody waits for this.
+        let _ = execution.to.send(CellEvent::Done).await;
+    });
+    events
+}
+
+struct Execution {
+    guest: Guest,
+    context: Context,
+    to: mpsc::Sender<CellEvent>,
+    /// The time limit, once it has struck.
+    timed_out: Option<Duration>,
+}
+
+/// How the reading of a cell's events ended.
+enum End {
+    Done,
+    Died(Option<Exit>, String),
+    Broken(String),
+}
+
+impl Execution {
+    async fn run(&mut self, operation: Operation, mut cell: Cell) {
+        if self.context.language == Language::TypeScript {
+            match typescript::strip(std::mem::take(&mut cell.code)).await {
+                Ok(javascript) => cell.code = javascript,
+                Err(message) => return self.fail(CellError::new("SyntaxError", message)).await,
+            }
+        }
+        let id = hex::encode(rand::random::<[u8; 8]>());
+        let (from, mut to) = operation.split();
+        if let Err(error) = to.stdin(&driver::request(&self.context.language, &id, &cell)).await {
+            self.fail(CellError::new("ContextDied", format!("the cell could not be sent: {error}"))).await;
+            return;
+        }
+        let (lines_to, mut lines) = mpsc::channel(AHEAD);
+        let reader = Reader { id, language: self.context.language.clone(), to: lines_to };
+        let reading = tokio::spawn(reader.read(from));
+
+        let deadline = cell.timeout.map(|limit| (Instant::now() + limit, limit));
+        let mut interrupted_at: Option<Instant> = None;
+        let closed = self.to.clone();
+        loop {
+            let strike = interrupted_at.map_or(deadline.map(|(at, _)| at), |at| Some(at + YIELD_WITHIN));
+            tokio::select! {
+                event = lines.recv() => match event {
+                    Some(event) => { let _ = self.to.send(event).await; }
+                    None => break,
+                },
+                () = wait_until(strike) => {
+                    if interrupted_at.is_some() {
+                        let control = Control::Signal { signal: SIGKILL, group: true };
+                        let _ = to.control(&control).await;
+                        interrupted_at = Some(Instant::now() + Duration::from_secs(3600));
+                    } else {
+                        self.timed_out = deadline.map(|(_, limit)| limit);
+                        interrupted_at = Some(Instant::now());
+                        let _ = to.control(&Control::Signal { signal: SIGINT, group: true }).await;
+                    }
+                }
+                () = closed.closed(), if interrupted_at.is_none() => {
+                    interrupted_at = Some(Instant::now());
+                    let _ = to.control(&Control::Signal { signal: SIGINT, group: true }).await;
+                }
+            }
+        }
+        let end = reading.await.unwrap_or_else(|error| End::Broken(error.to_string()));
+        self.conclude(end, interrupted_at.is_some()).await;
+    }
+
+    async fn conclude(&mut self, end: End, interrupted: bool) {
+        match end {
+            End::Done => {
+                if let Some(limit) = self.timed_out {
+                    let told = format!("the cell ran longer than {} s and was interrupted", limit.as_secs_f32());
+                    self.fail(CellError::new("TimeoutError", told)).await;
+                }
+            }
+            End::Died(exit, words) => {
+                let error = death(&self.context, exit, interrupted, self.timed_out, &words);
+                self.fail(error).await;
+                self.revive().await;
+            }
+            End::Broken(reason) => {
+                self.fail(CellError::new("ContextDied", format!("{reason}; its context was ended"))).await;
+                if let Ok(Some(found)) = super::context::lookup(&self.guest, &self.context.id).await {
+                    let kill = Request::Signal { process: Selector::Pid(found.pid), signal: SIGKILL, group: true };
+                    let _ = timeout(YIELD_WITHIN, self.guest.call(&kill)).await;
+                }
+                self.revive().await;
+            }
+        }
+    }
+
+    /// A context that died starts anew under its name, empty, so that the next cell finds it.
+    async fn revive(&self) {
+        if let Err(error) = driver::start(&self.guest, &self.context).await {
+            tracing::debug!(context = %self.context.id, %error, "context could not be started anew");
+        }
+    }
+
+    async fn fail(&self, error: CellError) {
+        let _ = self.to.send(CellEvent::Error(error)).await;
+    }
+}
+
+async fn wait_until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Why a context's process is gone, in words that lead somewhere.
+fn death(
+    context: &Context,
+    exit: Option<Exit>,
+    interrupted: bool,
+    timed_out: Option<Duration>,
+    words: &str,
+) -> CellError {
+    let restarted = format!("the {} context was started anew and its variables are gone", context.language);
+    if let Some(limit) = timed_out {
+        return CellError::new(
+            "TimeoutError",
+            format!("the cell ran longer than {} s and did not heed the interrupt; {restarted}", limit.as_secs_f32()),
+        );
+    }
+    if interrupted {
+        return CellError::new("KeyboardInterrupt", format!("the cell did not heed the interrupt; {restarted}"));
+    }
+    let (name, value) = match exit {
+        Some(Exit { out_of_memory: true, .. }) => {
+            ("OutOfMemory", "the sandbox ran out of memory and the interpreter was killed".to_owned())
+        }
+        Some(Exit { signal: Some(signal), .. }) => {
+            ("ContextDied", format!("the interpreter was ended by signal {signal}"))
+        }
+        Some(exit) => ("SystemExit", format!("the interpreter exited with code {}", exit.status())),
+        None => ("ContextDied", "the sandbox went away while the cell ran".to_owned()),
+    };
+    CellError { name: name.into(), value: format!("{value}; {restarted}"), traceback: words.to_owned() }
+}
+
+/// Reads a driver's lines and turns those of one cell into events.
+struct Reader {
+    id: String,
+    language: Language,
+    to: mpsc::Sender<CellEvent>,
+}
+
+/// A driver's line.
+#[derive(Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Line {
+    Ready,
+    Started { count: u64 },
+    Stdout { text: String },
+    Stderr { text: String },
+    Result(CellResult),
+    Error(CellError),
+    Done,
+}
+
+#[derive(Deserialize)]
+struct Addressed<'a> {
+    #[serde(borrow)]
+    cell: Option<std::borrow::Cow<'a, str>>,
+}
+
+impl Reader {
+    async fn read(self, from: Receiver) -> End {
+        match self.language {
+            Language::Bash => self.read_bash(from).await,
+            _ => self.read_lines(from).await,
+        }
+    }
+
+    async fn read_lines(self, mut from: Receiver) -> End {
+        let (mut held, mut words) = (Vec::new(), String::new());
+        loop {
+            match from.next().await {
+                Ok(Some(Item::Stdout(bytes))) => {
+                    held.extend_from_slice(&bytes);
+                    while let Some(end) = held.iter().position(|&byte| byte == b'\n') {
+                        let rest = held.split_off(end + 1);
+                        let line = std::mem::replace(&mut held, rest);
+                        if let Some(end) = self.line(&line).await {
+                            return end;
+                        }
+                    }
+                    if held.len() > MAX_LINE {
+                        return End::Broken(format!("the interpreter sent a line of over {MAX_LINE} bytes"));
+                    }
+                }
+                Ok(Some(Item::Stderr(bytes))) => keep_last(&mut words, &bytes),
+                Ok(Some(Item::Event(Event::Exited { exit }))) => return End::Died(Some(exit), words),
+                Ok(Some(_)) => {}
+                Ok(None) => return End::Died(None, words),
+                Err(GuestError::Protocol(reason)) => return End::Broken(reason),
+                Err(_) => return End::Died(None, words),
+            }
+        }
+    }
+
+    /// One line: an event of this cell is passed on, another cell's is not ours to tell. A line that is no event was
+    /// written by the user's code to a descriptor that is not its own.
+    async fn line(&self, line: &[u8]) -> Option<End> {
+        let ours = serde_json::from_slice::<Addressed<'_>>(line)
+            .is_ok_and(|addressed| addressed.cell.as_deref() == Some(self.id.as_str()));
+        if !ours {
+            return None;
+        }
+        let event = match serde_json::from_slice::<Line>(line) {
+            Ok(Line::Done) => return Some(End::Done),
+            Ok(Line::Ready) | Err(_) => return None,
+            Ok(Line::Started { count }) => CellEvent::Started { count },
+            Ok(Line::Stdout { text }) => CellEvent::Stdout { text },
+            Ok(Line::Stderr { text }) => CellEvent::Stderr { text },
+            Ok(Line::Result(result)) => CellEvent::Result(result),
+            Ok(Line::Error(error)) => CellEvent::Error(error),
+        };
+        let _ = self.to.send(event).await;
+        None
+    }
+
+    async fn read_bash(self, mut from: Receiver) -> End {
+        let (mut out, mut err) = (bash::Stream::new(&self.id), bash::Stream::new(&self.id));
+        let _ = self.to.send(CellEvent::Started { count: 1 }).await;
+        while out.status.is_none() || err.status.is_none() {
+            let event = match from.next().await {
+                Ok(Some(Item::Stdout(bytes))) => {
+                    let text = out.take(&bytes);
+                    (!text.is_empty()).then_some(CellEvent::Stdout { text })
+                }
+                Ok(Some(Item::Stderr(bytes))) => {
+                    let text = err.take(&bytes);
+                    (!text.is_empty()).then_some(CellEvent::Stderr { text })
+                }
+                Ok(Some(Item::Event(Event::Exited { exit }))) => return End::Died(Some(exit), String::new()),
+                Ok(Some(_)) => None,
+                Ok(None) | Err(_) => return End::Died(None, String::new()),
+            };
+            if let Some(event) = event {
+                let _ = self.to.send(event).await;
+            }
+        }
+        if let Some(code) = out.status.as_deref().filter(|&code| code != "0") {
+            let _ = self.to.send(CellEvent::Error(CellError::new("ExitCode", format!("exit status {code}")))).await;
+        }
+        End::Done
+    }
+}
+
+/// Keeps the last few kilobytes of what the interpreter itself said: its dying words.
+fn keep_last(words: &mut String, bytes: &[u8]) {
+    const KEPT: usize = 4096;
+    words.push_str(&String::from_utf8_lossy(bytes));
+    if words.len() > KEPT {
+        let cut = (words.len() - KEPT..words.len()).find(|&at| words.is_char_boundary(at)).unwrap_or(0);
+        words.drain(..cut);
+    }
+}

@@ -1,0 +1,196 @@
+//! Code that keeps its variables between calls.
+//!
+//! A *context* is one process in the sandbox: a small driver of ours around the template's own Python, node or bash. It
+//! gets cells as JSON lines and answers with events (`drivers/`). The guest starts it, keeps it and finds it again: a
+//! context's identity is the tag of its process, so that contexts outlive the server and need no table.
+//!
+//! ```text
+//!   execute ──▶ find or start the context's process ──▶ attach, send the cell ──▶ events … done
+//!                     │ gone? (killed, crashed, out of memory)                      │
+//!                     └──────────── start it anew, say so ◀─────────────────────────┘
+//! ```
+//!
+//! One execution is one task: it owns the connection, watches the clock and the client, and interrupts the cell when
+//! either gives up. What the driver says is the sandbox's word: lines are bounded, and a driver that breaks the
+//! protocol costs its own context only.
+//!
+//! # Layout
+//! * [`cell`]: what is run and what comes of it
+//! * [`context`]: contexts as tagged processes
+//! * [`driver`]: how each language's driver is started and spoken to
+//! * [`execution`]: one cell from start to end
+//! * [`bash`]: the driver for bash, which cannot speak JSON
+//! * [`typescript`]: types taken off before node sees the code
+
+mod bash;
+pub mod cell;
+pub mod context;
+pub mod driver;
+mod execution;
+mod typescript;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cove_engine::SandboxId;
+use cove_protocol::process::Selector;
+use cove_protocol::{FailureKind, Reply, Request};
+use tokio::sync::{Mutex, mpsc};
+
+pub use self::cell::{Cell, CellEvent, Outcome};
+pub use self::context::{Context, ContextId, Language, NewContext};
+use crate::guest::{Guest, GuestError};
+
+#[derive(Debug, thiserror::Error)]
+pub enum InterpreterError {
+    #[error("context {0} not found")]
+    NoSuchContext(String),
+    #[error(
+        "language {0:?} is not known: use python, javascript, typescript or bash, or name a Jupyter kernel that the template has"
+    )]
+    UnknownLanguage(String),
+    /// The template has no program for the language.
+    #[error("{0}")]
+    NoProgram(String),
+    #[error("working directory {0} does not exist in the sandbox")]
+    NoDirectory(String),
+    #[error(transparent)]
+    Guest(#[from] GuestError),
+}
+
+/// All contexts of all sandboxes; cheap to clone.
+#[derive(Clone, Default)]
+pub struct Interpreter {
+    /// One lock a sandbox, held only while a context is looked up or started: two first cells make one context.
+    starting: Arc<std::sync::Mutex<HashMap<SandboxId, Arc<Mutex<()>>>>>,
+}
+
+impl Interpreter {
+    fn lock(&self, sandbox: &SandboxId) -> Arc<Mutex<()>> {
+        let mut all = self.starting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        all.retain(|id, lock| id == sandbox || Arc::strong_count(lock) > 1);
+        all.entry(sandbox.clone()).or_default().clone()
+    }
+
+    /// Starts a context and waits until its process stands.
+    pub async fn create(
+        &self,
+        _sandbox: &SandboxId,
+        guest: &Guest,
+        new: NewContext,
+    ) -> Result<Context, InterpreterError> {
+        let context = Context::new(new);
+        driver::start(guest, &context).await?;
+        Ok(context)
+    }
+
+    /// All contexts of the sandbox that live, oldest first.
+    pub async fn list(&self, guest: &Guest) -> Result<Vec<Context>, InterpreterError> {
+        Ok(context::living(guest).await?.into_iter().map(|found| found.context).collect())
+    }
+
+    pub async fn find(&self, guest: &Guest, id: &ContextId) -> Result<Context, InterpreterError> {
+        Ok(context::find(guest, id).await?.context)
+    }
+
+    /// Ends the process and starts it anew under the same name: variables are gone.
+    pub async fn restart(&self, sandbox: &SandboxId, guest: &Guest, id: &ContextId) -> Result<(), InterpreterError> {
+        let found = context::find(guest, id).await?;
+        let lock = self.lock(sandbox);
+        let _starting = lock.lock().await;
+        context::end(guest, found.pid).await?;
+        driver::start(guest, &found.context).await?;
+        Ok(())
+    }
+
+    /// Stops the running cell; its context goes on.
+    pub async fn interrupt(&self, guest: &Guest, id: &ContextId) -> Result<(), InterpreterError> {
+        let found = context::find(guest, id).await?;
+        let process = Selector::Pid(found.pid);
+        guest.call(&Request::Signal { process, signal: execution::SIGINT, group: true }).await?;
+        Ok(())
+    }
+
+    pub async fn delete(&self, guest: &Guest, id: &ContextId) -> Result<(), InterpreterError> {
+        let found = context::find(guest, id).await?;
+        context::end(guest, found.pid).await?;
+        Ok(())
+    }
+
+    /// Makes sure that the language's default context stands: what a warm pool does before anybody asks.
+    pub async fn warm(&self, sandbox: &SandboxId, guest: &Guest, language: &Language) -> Result<(), InterpreterError> {
+        let lock = self.lock(sandbox);
+        let _starting = lock.lock().await;
+        let id = ContextId::default_of(language);
+        if context::lookup(guest, &id).await?.is_none() {
+            driver::start(guest, &Context::default_of(language)).await?;
+        }
+        Ok(())
+    }
+
+    /// Runs a cell; its events come through the channel, [`CellEvent::Done`] last. Dropping the receiver interrupts it.
+    pub async fn execute(
+        &self,
+        sandbox: &SandboxId,
+        guest: &Guest,
+        cell: Cell,
+    ) -> Result<mpsc::Receiver<CellEvent>, InterpreterError> {
+        let lock = self.lock(sandbox);
+        let starting = lock.lock().await;
+        let (context, operation) = match &cell.context {
+            Some(id) => {
+                let found = context::find(guest, id).await?;
+                (found.context, self.attach(guest, found.pid).await?)
+            }
+            None => {
+                let id = ContextId::default_of(&cell.language);
+                match context::lookup(guest, &id).await? {
+                    Some(found) => match self.attach(guest, found.pid).await {
+                        Ok(operation) => (found.context, operation),
+                        Err(InterpreterError::NoSuchContext(_)) => self.start_default(guest, &cell.language).await?,
+                        Err(error) => return Err(error),
+                    },
+                    None => self.start_default(guest, &cell.language).await?,
+                }
+            }
+        };
+        drop(starting);
+        Ok(execution::run(guest.clone(), context, operation, cell))
+    }
+
+    /// [`Interpreter::execute`], gathered into one answer.
+    pub async fn execute_to_end(
+        &self,
+        sandbox: &SandboxId,
+        guest: &Guest,
+        cell: Cell,
+    ) -> Result<Outcome, InterpreterError> {
+        let mut events = self.execute(sandbox, guest, cell).await?;
+        let mut outcome = Outcome::default();
+        while let Some(event) = events.recv().await {
+            outcome.take(event);
+        }
+        Ok(outcome)
+    }
+
+    async fn start_default(
+        &self,
+        guest: &Guest,
+        language: &Language,
+    ) -> Result<(Context, crate::guest::Operation), InterpreterError> {
+        let context = Context::default_of(language);
+        let operation = driver::start(guest, &context).await?;
+        Ok((context, operation))
+    }
+
+    async fn attach(&self, guest: &Guest, pid: u32) -> Result<crate::guest::Operation, InterpreterError> {
+        match guest.open(&Request::Attach { process: Selector::Pid(pid), from: None }).await {
+            Ok((Reply::Started { .. }, operation)) => Ok(operation),
+            Ok((other, _)) => Err(GuestError::Protocol(format!("attach answered {other:?}")).into()),
+            Err(GuestError::Failed(failure)) if failure.kind == FailureKind::NotFound => {
+                Err(InterpreterError::NoSuchContext(pid.to_string()))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
