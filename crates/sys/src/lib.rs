@@ -2,6 +2,7 @@
 //!
 //! One module per kernel facility, one system call per function. What `rustix` offers safely is used from there.
 
+pub mod attack;
 pub mod inherited;
 pub mod network_namespace;
 pub mod signal;

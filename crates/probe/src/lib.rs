@@ -1,0 +1,141 @@
+//! Runs inside a sandbox and tries to get out.
+//!
+//! A probe is one attempt with a verdict: [`Verdict::Held`] when the wall stood, [`Verdict::NotHeld`] when it did not,
+//! [`Verdict::NotApplicable`] when the host has nothing to attack. The tests run each one (`cannot_…`) and `cove redteam` runs
+//! them all; there is no second list.
+//!
+//! What only the host can know, it tells in [`Canaries`]: files, sockets and processes it laid out for the probe to find.
+//!
+//! # Layout
+//! * [`files`]: what of the host's files can be seen or changed
+//! * [`kernel`]: forbidden system calls, `/proc`, `/sys`, devices
+//! * [`processes`]: other processes, PID 1, namespaces, privileges
+//! * [`network`]: where a connection gets
+
+#![forbid(unsafe_code)]
+
+mod probes {
+    pub mod files;
+    pub mod kernel;
+    pub mod network;
+    pub mod processes;
+}
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+pub use probes::{files, kernel, network, processes};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Verdict {
+    #[serde(rename = "held")]
+    Held,
+    #[serde(rename = "not held")]
+    NotHeld,
+    #[serde(rename = "not applicable")]
+    NotApplicable,
+}
+
+/// What came of a probe.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    pub name: String,
+    pub verdict: Verdict,
+    /// What was tried and what answered.
+    pub detail: String,
+}
+
+/// One attempt.
+pub struct Probe {
+    /// As the test is called: `cannot_…`.
+    pub name: &'static str,
+    /// What it would mean if this did not hold.
+    pub meaning: &'static str,
+    pub run: fn(&Canaries) -> Outcome,
+}
+
+pub type Outcome = (Verdict, String);
+
+/// What the host laid out to be found, told to the probe in the environment variable `COVE_CANARIES` as JSON.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Canaries {
+    /// Files with the word [`Canaries::WORD`] in them: in root's home, the data directory, another sandbox …
+    #[serde(default)]
+    pub files: Vec<String>,
+    /// The name of an abstract Unix socket that listens on the host.
+    #[serde(default)]
+    pub abstract_socket: Option<String>,
+    /// A process of the host.
+    #[serde(default)]
+    pub process: Option<i32>,
+    /// Ports that listen on the host's loopback.
+    #[serde(default)]
+    pub loopback_port: Option<u16>,
+    /// The host's own addresses.
+    #[serde(default)]
+    pub host_addresses: Vec<String>,
+    /// The inode of the host's root directory.
+    #[serde(default)]
+    pub root_inode: Option<(u64, u64)>,
+    /// The host's name.
+    #[serde(default)]
+    pub hostname: Option<String>,
+}
+
+impl Canaries {
+    pub const WORD: &'static str = "cove-canary-do-not-read";
+    pub const VARIABLE: &'static str = "COVE_CANARIES";
+}
+
+/// All probes, in the order they are told.
+pub fn all() -> impl Iterator<Item = &'static Probe> {
+    files::PROBES.iter().chain(kernel::PROBES).chain(processes::PROBES).chain(network::PROBES)
+}
+
+impl Probe {
+    pub fn find(&self, canaries: &Canaries) -> Finding {
+        let (verdict, detail) = (self.run)(canaries);
+        Finding { name: self.name.to_owned(), verdict, detail }
+    }
+}
+
+pub(crate) fn held(detail: impl Into<String>) -> Outcome {
+    (Verdict::Held, detail.into())
+}
+
+pub(crate) fn not_held(detail: impl Into<String>) -> Outcome {
+    (Verdict::NotHeld, detail.into())
+}
+
+pub(crate) fn not_applicable(detail: impl Into<String>) -> Outcome {
+    (Verdict::NotApplicable, detail.into())
+}
+
+/// Held when the attempt failed, whatever the errno.
+pub(crate) fn must_fail<T>(what: &str, result: io::Result<T>) -> Outcome {
+    match result {
+        Ok(_) => not_held(format!("{what}: allowed")),
+        Err(error) => held(format!("{what}: {error}")),
+    }
+}
+
+/// The first of several attempts that did not hold, or all of them held.
+pub(crate) fn each(outcomes: impl IntoIterator<Item = Outcome>) -> Outcome {
+    let (mut count, mut last) = (0, None);
+    for (verdict, detail) in outcomes {
+        match verdict {
+            Verdict::NotHeld => return (verdict, detail),
+            Verdict::Held => {
+                count += 1;
+                last = Some(detail);
+            }
+            Verdict::NotApplicable => {}
+        }
+    }
+    match last {
+        Some(detail) if count == 1 => held(detail),
+        Some(detail) => held(format!("{count} attempts refused, the last: {detail}")),
+        None => not_applicable("nothing of the kind on this host"),
+    }
+}
