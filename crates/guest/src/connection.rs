@@ -110,6 +110,11 @@ impl Connection {
         }
     }
 
+    /// Tells the host why not, and leaves it at that.
+    pub fn refuse(mut self, failure: &Failure) {
+        let _ = frame::write_json(&mut self.socket, Kind::Failure, failure);
+    }
+
     /// Whether the host has closed: asked between the steps of long work that sends nothing.
     pub fn is_gone(&self) -> bool {
         let mut sockets = [PollFd::new(&self.socket, PollFlags::RDHUP)];

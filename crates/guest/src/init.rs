@@ -6,10 +6,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
-use cove_sys::{inherited, signals};
-use rustix::process::{DumpableBehavior, getpid, set_child_subreaper, set_dumpable_behavior};
+use cove_sys::inherited;
+use cove_sys::signal::Signals;
+use rustix::process::{DumpableBehavior, Signal, getpid, set_child_subreaper, set_dumpable_behavior};
 
-use crate::guest::Guest;
+use crate::guest::{Configuration, Guest};
 use crate::supervisor::Supervisor;
 
 const LISTENER: i32 = 3;
@@ -23,8 +24,14 @@ pub fn start() -> io::Result<Supervisor> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     // PID 1 gets orphans by birth; elsewhere this does the same.
     set_child_subreaper(Some(getpid()))?;
-    let signals = signals::open(&[signals::SIGCHLD, signals::SIGTERM, signals::SIGINT, signals::SIGHUP])?;
-    Supervisor::new(Arc::new(Guest::new()), listener, leash, signals)
+    let signals = Signals::block(&[Signal::CHILD, Signal::TERM, Signal::INT, Signal::HUP].map(Signal::as_raw))?;
+    let guest = Arc::new(Guest::new(configuration()?)?);
+    Supervisor::new(guest, listener, leash, signals)
+}
+
+fn configuration() -> io::Result<Configuration> {
+    let Ok(text) = std::env::var("COVE_GUEST") else { return Ok(Configuration::default()) };
+    serde_json::from_str(&text).map_err(|error| usage(&format!("COVE_GUEST: {error}")))
 }
 
 fn sockets(arguments: Vec<OsString>) -> io::Result<(UnixListener, Option<OwnedFd>)> {

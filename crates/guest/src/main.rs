@@ -16,8 +16,11 @@ mod connection;
 mod failure;
 mod guest;
 mod init;
+mod process;
 mod serve;
+mod shutdown;
 mod supervisor;
+mod users;
 
 use std::process::ExitCode;
 

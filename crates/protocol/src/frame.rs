@@ -178,6 +178,53 @@ pub fn write(to: &mut impl Write, kind: Kind, payload: &[u8]) -> Result<(), Fram
     Ok(())
 }
 
+/// Puts frames together from bytes as they come, for sockets that do not block.
+///
+/// Holds what has arrived and no more, at most one frame and what was read past it.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    buffer: Vec<u8>,
+    taken: usize,
+}
+
+impl Decoder {
+    /// Bytes in the order they came. Take all frames out before the next push.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.drain(..self.taken.min(self.buffer.len()));
+        self.taken = 0;
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next whole frame, or `None` until more bytes have come.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
+        let rest = self.buffer.get(self.taken..).unwrap_or_default();
+        let Some((header, rest)) = rest.split_first_chunk::<HEADER>() else { return Ok(None) };
+        let (kind, length) = Frame::parse_header(*header)?;
+        let Some(payload) = rest.get(..length) else { return Ok(None) };
+        let frame = Frame::new(kind, payload);
+        self.taken += HEADER + length;
+        if self.taken == self.buffer.len() {
+            self.buffer = Vec::new();
+            self.taken = 0;
+        }
+        Ok(Some(frame))
+    }
+
+    /// Whether a close now would cut a frame in two.
+    pub fn is_between_frames(&self) -> bool {
+        self.taken == self.buffer.len()
+    }
+}
+
+/// A frame's bytes, appended to `wire`: for writers that do not block.
+pub fn encode(wire: &mut Vec<u8>, kind: Kind, payload: &[u8]) -> Result<(), FrameError> {
+    let header = Frame::header(kind, payload.len())?;
+    wire.reserve(HEADER + payload.len());
+    wire.extend_from_slice(&header);
+    wire.extend_from_slice(payload);
+    Ok(())
+}
+
 /// Writes a message.
 pub fn write_json(to: &mut impl Write, kind: Kind, message: &impl Serialize) -> Result<(), FrameError> {
     write(to, kind, &Frame::json(kind, message).payload)
@@ -239,6 +286,27 @@ mod tests {
             prop_assert_eq!(&frame, &Frame::new(Kind::Data, payload));
             prop_assert_eq!(split(&wire[..wire.len() - 1]).unwrap(), None);
             prop_assert_eq!(split(&wire).unwrap(), Some((frame, wire.len())));
+        }
+
+        #[test]
+        fn frames_cut_anywhere_are_put_together(
+            payloads in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..300), 1..6),
+            cut in 1usize..50,
+        ) {
+            let mut wire = Vec::new();
+            for payload in &payloads {
+                encode(&mut wire, Kind::Stdin, payload).unwrap();
+            }
+            let mut decoder = Decoder::default();
+            let mut seen = Vec::new();
+            for piece in wire.chunks(cut) {
+                decoder.push(piece);
+                while let Some(frame) = decoder.next_frame().unwrap() {
+                    seen.push(frame.payload);
+                }
+            }
+            prop_assert!(decoder.is_between_frames());
+            prop_assert_eq!(seen, payloads);
         }
 
         #[test]

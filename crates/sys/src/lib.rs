@@ -5,5 +5,5 @@
 pub mod attack;
 pub mod inherited;
 pub mod network_namespace;
+pub mod program;
 pub mod signal;
-pub mod signals;

@@ -1,0 +1,6 @@
+//! Stories about the real guest, told over its socket.
+
+mod client;
+mod hostile;
+mod processes;
+mod terminals;
