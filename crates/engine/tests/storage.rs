@@ -1,10 +1,81 @@
-//! A sandbox's files: made, found again, limited, removed; nothing is left behind.
+//! A sandbox's files: made, found again, limited, cloned, removed; nothing is left behind.
+//!
+//! As root on a host with loop devices and mkfs.btrfs these run on a real pool image; else on plain directories.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use cove_engine::SandboxId;
 use cove_engine::spec::{Limits, Storage};
-use cove_engine::storage::{Store, Upper};
+use cove_engine::storage::{Directories, Error, Kind, Store, Upper};
+
+/// A data directory of one test. At its end no mount and no loop device of it may be left.
+struct Data {
+    folder: tempfile::TempDir,
+}
+
+impl Data {
+    fn new() -> Data {
+        Data { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn open(&self) -> Store {
+        Store::open(self.path()).unwrap()
+    }
+
+    /// A store on a pool, where this host can have one.
+    fn pool(&self) -> Option<Store> {
+        let store = self.open();
+        match store.kind().unwrap() {
+            Kind::Pool => Some(store),
+            _ => {
+                eprintln!("skipped: {}", store.detail().unwrap());
+                None
+            }
+        }
+    }
+
+    fn devices(&self) -> Vec<PathBuf> {
+        let image = self.path().join("pool.btrfs");
+        let behind = |path: &Path| fs::read_to_string(path.join("loop/backing_file")).unwrap_or_default();
+        let devices = fs::read_dir("/sys/block").unwrap().flatten().map(|entry| entry.path());
+        devices.filter(|device| Path::new(behind(device).trim()) == image).collect()
+    }
+
+    fn mounted(&self) -> bool {
+        let own = self.path().to_str().unwrap();
+        fs::read_to_string("/proc/self/mounts").unwrap().lines().any(|line| line.contains(own))
+    }
+}
+
+impl Drop for Data {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // A failed test cleans up as well as it can.
+            if let Ok(store) = Store::open(self.path()) {
+                let _ = store.kind();
+                let _ = store.close();
+            }
+            return;
+        }
+        assert!(!self.mounted(), "the pool was unmounted");
+        eventually("the loop device is free", || self.devices().is_empty());
+    }
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < end, "{what} within twenty seconds");
+        std::thread::yield_now();
+    }
+}
 
 fn id(letter: char) -> SandboxId {
     letter.to_string().repeat(20).parse().unwrap()
@@ -14,21 +85,44 @@ fn unlimited() -> Limits {
     Limits { disk: None, ..Limits::default() }
 }
 
+fn limited(megabytes: u64) -> Limits {
+    Limits { disk: Some(megabytes << 20), ..Limits::default() }
+}
+
+fn directories(upper: Upper) -> Directories {
+    match upper {
+        Upper::Directories(directories) => directories,
+        Upper::Memory(_) => panic!("a disk was asked for"),
+    }
+}
+
+/// Writes until the limit, and says how much went in.
+fn fill(path: &Path, at_most: u64) -> (u64, Option<std::io::Error>) {
+    let mut file = File::create(path).unwrap();
+    let block = vec![7; 1 << 20];
+    for written in 0..at_most >> 20 {
+        let result = file.write_all(&block).and_then(|()| file.sync_data());
+        if let Err(error) = result {
+            return (written << 20, Some(error));
+        }
+    }
+    (at_most, None)
+}
+
 #[test]
 fn files_are_found_again_by_a_store_that_comes_back() {
-    let data = tempfile::tempdir().unwrap();
-    let store = Store::open(data.path()).unwrap();
-    let Upper::Directories(upper) = store.create(&id('a'), Storage::Disk, &unlimited()).unwrap() else {
-        panic!("a disk was asked for")
-    };
+    let data = Data::new();
+    let store = data.open();
+    let upper = directories(store.create(&id('a'), Storage::Disk, &unlimited()).unwrap());
     fs::write(upper.root_upper.join("hello"), "x").unwrap();
-    assert!(store.create(&id('a'), Storage::Disk, &unlimited()).is_err(), "an id is used once");
-    drop(store);
+    assert!(matches!(store.create(&id('a'), Storage::Disk, &unlimited()), Err(Error::Exists(_))), "an id is used once");
+    store.close().unwrap();
 
-    let store = Store::open(data.path()).unwrap();
+    let store = data.open();
     assert_eq!(store.names().unwrap(), [id('a')]);
-    assert_eq!(store.find(&id('a')).unwrap(), Some(Upper::Directories(upper)));
+    assert_eq!(store.find(&id('a')).unwrap(), Some(Upper::Directories(upper.clone())));
     assert_eq!(store.find(&id('b')).unwrap(), None);
+    assert_eq!(fs::read(upper.root_upper.join("hello")).unwrap(), b"x");
     assert!(store.used(&id('a')).unwrap().bytes > 0);
 
     store.remove(&id('a')).unwrap();
@@ -36,16 +130,134 @@ fn files_are_found_again_by_a_store_that_comes_back() {
     store.remove(&id('a')).expect("gone already is fine");
     assert_eq!(store.empty_trash().unwrap(), 1);
     assert_eq!(store.empty_trash().unwrap(), 0);
+    store.close().unwrap();
+}
+
+#[test]
+fn a_disk_limit_holds_and_can_be_moved() {
+    let data = Data::new();
+    let Some(store) = data.pool() else { return };
+    let upper = directories(store.create(&id('a'), Storage::Disk, &limited(20)).unwrap());
+    let (written, error) = fill(&upper.root_upper.join("large"), 100 << 20);
+    assert_eq!(error.unwrap().raw_os_error(), Some(rustix::io::Errno::DQUOT.raw_os_error()));
+    assert!((15 << 20..=20 << 20).contains(&written), "{written}");
+    let used = store.used(&id('a')).unwrap().bytes;
+    assert!((15 << 20..=20 << 20).contains(&used), "{used}");
+
+    let error = store.resize(&id('a'), &limited(10)).unwrap_err();
+    assert!(matches!(error, Error::InUse { .. }), "{error}");
+    store.resize(&id('a'), &limited(60)).unwrap();
+    let (written, error) = fill(&upper.usr_upper.join("more"), 100 << 20);
+    assert!(error.is_some());
+    assert!((30 << 20..=45 << 20).contains(&written), "{written}");
+
+    // A neighbour is not touched by it.
+    let other = directories(store.create(&id('b'), Storage::Disk, &limited(20)).unwrap());
+    assert!(fill(&other.root_upper.join("own"), 5 << 20).1.is_none());
+    store.close().unwrap();
+}
+
+#[test]
+fn a_flood_of_empty_files_meets_the_limit_too() {
+    let data = Data::new();
+    let Some(store) = data.pool() else { return };
+    let upper = directories(store.create(&id('a'), Storage::Disk, &limited(8)).unwrap());
+    let made = (0..400_000).take_while(|n| File::create(upper.root_upper.join(format!("{n:0100}"))).is_ok()).count();
+    assert!(made < 400_000, "stopped at {made}");
+    store.close().unwrap();
+}
+
+#[test]
+fn a_clone_starts_with_the_same_files_and_goes_its_own_way() {
+    let data = Data::new();
+    let store = data.open();
+    let upper = directories(store.create(&id('a'), Storage::Disk, &unlimited()).unwrap());
+    fs::write(upper.root_upper.join("shared"), "before").unwrap();
+    fs::create_dir_all(upper.root_work.join("work/incompat/volatile")).unwrap();
+
+    let clone = directories(store.clone(&id('a'), &id('b'), &unlimited()).unwrap());
+    fs::write(upper.root_upper.join("shared"), "after").unwrap();
+    assert_eq!(fs::read(clone.root_upper.join("shared")).unwrap(), b"before");
+    assert!(!clone.root_work.join("work").exists(), "the overlay starts fresh");
+    assert!(matches!(store.clone(&id('a'), &id('b'), &unlimited()), Err(Error::Exists(_))));
+    assert!(matches!(store.clone(&id('x'), &id('c'), &unlimited()), Err(Error::NotFound(_))));
+    store.close().unwrap();
+}
+
+#[test]
+fn uppers_made_ahead_are_taken_and_taken_over() {
+    let data = Data::new();
+    let Some(store) = data.pool() else { return };
+    store.keep_ready(3).unwrap();
+    store.close().unwrap();
+    let store = data.open();
+    assert!(store.is_empty().unwrap(), "what is ready is nobody's");
+    for letter in ['a', 'b', 'c', 'd'] {
+        let upper = directories(store.create(&id(letter), Storage::Disk, &limited(20)).unwrap());
+        assert!(upper.usr_work.exists());
+    }
+    let (_, error) = fill(&data.path().join("pool/uppers").join(id('b').as_str()).join("root/large"), 30 << 20);
+    assert!(error.is_some(), "one made ahead has its limit too");
+    store.close().unwrap();
+}
+
+#[test]
+fn deleted_sandboxes_leave_no_quota_group() {
+    let data = Data::new();
+    let Some(store) = data.pool() else { return };
+    let groups = |store: &Store| store.counted_groups().unwrap();
+    let before = groups(&store);
+    for letter in ['a', 'b', 'c'] {
+        let upper = directories(store.create(&id(letter), Storage::Disk, &limited(20)).unwrap());
+        fill(&upper.root_upper.join("file"), 1 << 20);
+        store.remove(&id(letter)).unwrap();
+    }
+    assert_eq!(store.empty_trash().unwrap(), 3);
+    eventually("the groups are forgotten", || {
+        cove_sys::btrfs::reclaim(File::open(data.path().join("pool")).unwrap()).unwrap();
+        store.keep_house().unwrap();
+        groups(&store) == before
+    });
+    store.close().unwrap();
+}
+
+#[test]
+fn a_pool_in_use_by_two_stores_stays_until_the_last_one_closes() {
+    let data = Data::new();
+    let Some(first) = data.pool() else { return };
+    let second = data.pool().unwrap();
+    first.close().unwrap();
+    assert!(data.mounted());
+    second.create(&id('a'), Storage::Disk, &limited(20)).unwrap();
+    second.close().unwrap();
+    assert!(!data.mounted());
+}
+
+#[test]
+fn without_a_pool_a_limit_is_refused_with_the_remedy() {
+    let data = Data::new();
+    let store = Store::open_plain(data.path(), "for this test").unwrap();
+    let error = store.create(&id('a'), Storage::Disk, &limited(20)).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("for this test") && text.contains("cove doctor"), "{text}");
+    assert!(store.is_empty().unwrap(), "and nothing was made");
+    let upper = directories(store.create(&id('a'), Storage::Disk, &unlimited()).unwrap());
+    fs::write(upper.root_upper.join("file"), vec![1; 10_000]).unwrap();
+    assert!(store.used(&id('a')).unwrap().bytes >= 10_000);
+    store.clone(&id('a'), &id('b'), &unlimited()).unwrap();
+    store.remove(&id('a')).unwrap();
+    assert_eq!(store.empty_trash().unwrap(), 1);
 }
 
 #[test]
 fn a_tmpfs_upper_has_the_size_that_was_asked_for() {
-    let data = tempfile::tempdir().unwrap();
-    let store = Store::open(data.path()).unwrap();
+    let data = Data::new();
+    let store = data.open();
     let limits = Limits { disk: Some(20 << 20), inodes: Some(100), ..Limits::default() };
     let Upper::Memory(tmpfs) = store.create(&id('m'), Storage::Memory, &limits).unwrap() else {
         panic!("memory was asked for")
     };
+    assert!(!data.path().join("pool.btrfs").exists(), "files in memory need no pool");
     if !rustix::process::geteuid().is_root() {
         return;
     }
@@ -54,4 +266,38 @@ fn a_tmpfs_upper_has_the_size_that_was_asked_for() {
     assert_eq!(told.f_blocks * told.f_frsize, 20 << 20);
     assert_eq!(told.f_files, 100);
     assert!(rustix::fs::statat(&mount, "usr-work", rustix::fs::AtFlags::empty()).is_ok());
+}
+
+/// Figures for people: `cargo test --release --test storage figures -- --ignored --nocapture`.
+#[test]
+#[ignore = "measures, proves nothing"]
+fn figures() {
+    let data = Data::new();
+    let Some(store) = data.pool() else { return };
+    let ids: Vec<SandboxId> = (0..200).map(|n| format!("{n:0>20}").parse().unwrap()).collect();
+    let row = |what: &str, mut times: Vec<Duration>| {
+        times.sort();
+        println!("{what:40} p50 {:>8.1?} p99 {:>8.1?}", times[times.len() / 2], times[times.len() * 99 / 100]);
+    };
+    let timed = |work: &mut dyn FnMut()| {
+        let begin = Instant::now();
+        work();
+        begin.elapsed()
+    };
+    let create = |id: &SandboxId| drop(store.create(id, Storage::Disk, &limited(100)).unwrap());
+    row("create, made on the spot", ids.iter().map(|id| timed(&mut || create(id))).collect());
+    row("used", ids.iter().map(|id| timed(&mut || assert!(store.used(id).is_ok()))).collect());
+    row("resize", ids.iter().map(|id| timed(&mut || store.resize(id, &limited(200)).unwrap())).collect());
+    row("remove (to the trash)", ids.iter().map(|id| timed(&mut || store.remove(id).unwrap())).collect());
+    let all = timed(&mut || assert_eq!(store.empty_trash().unwrap(), 200));
+    println!("{:40} {:>8.1?} each", "deletion", all / 200);
+    let all = timed(&mut || store.keep_ready(200).unwrap());
+    println!("{:40} {:>8.1?} each", "made ahead", all / 200);
+    row("create, made ahead", ids.iter().map(|id| timed(&mut || create(id))).collect());
+    let file = data.path().join("pool/uppers").join(ids[0].as_str()).join("root/file");
+    fill(&file, 64 << 20);
+    let clones: Vec<SandboxId> = (0..20).map(|n| format!("{n:x>20}").parse().unwrap()).collect();
+    let clone = |id: &SandboxId| drop(store.clone(&ids[0], id, &limited(100)).unwrap());
+    row("clone with 64 MiB", clones.iter().map(|id| timed(&mut || clone(id))).collect());
+    store.close().unwrap();
 }

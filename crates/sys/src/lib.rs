@@ -3,7 +3,9 @@
 //! One module per kernel facility, one system call per function. What `rustix` offers safely is used from there.
 
 pub mod attack;
+pub mod btrfs;
 pub mod inherited;
+pub mod loop_device;
 pub mod network_namespace;
 pub mod program;
 pub mod signal;

@@ -11,8 +11,11 @@
 //! into the trash, at once; deletion happens later and elsewhere ([`Store::empty_trash`]). Nothing is remembered
 //! but what is on disk, so a server that comes back finds all of it.
 
+mod btrfs;
+mod copy;
 mod error;
 mod plain;
+mod pool;
 mod tmpfs;
 mod trash;
 
@@ -77,12 +80,32 @@ trait Backing: Debug + Send + Sync {
     fn kind(&self) -> Kind;
     /// For the log and the doctor.
     fn detail(&self) -> String;
-    /// Makes the empty directory `path` with its limit.
+    /// Takes over what an earlier life left ready.
+    fn adopt(&self) -> Result<(), Error> {
+        Ok(())
+    }
+    /// Makes an upper at `path`, its four directories in it, with its limit.
     fn make(&self, path: &Path, limits: &Limits) -> Result<(), Error>;
     fn set_limit(&self, path: &Path, limits: &Limits) -> Result<(), Error>;
     fn used(&self, path: &Path) -> Result<Used, Error>;
     /// Deletes what `make` made, from the trash.
     fn erase(&self, path: &Path) -> Result<(), Error>;
+    /// Makes `to` with all that is in `from`.
+    fn duplicate(&self, from: &Path, to: &Path, limits: &Limits) -> Result<(), Error>;
+    /// Makes empty ones ahead, where that is worth it.
+    fn keep_ready(&self, _count: usize) -> Result<(), Error> {
+        Ok(())
+    }
+    /// What has to be done now and then.
+    fn keep_house(&self) -> Result<(), Error> {
+        Ok(())
+    }
+    fn counted_groups(&self) -> Result<usize, Error> {
+        Ok(0)
+    }
+    fn close(&self) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// The uppers of one data directory.
@@ -98,6 +121,14 @@ impl Store {
     pub fn open(data: &Path) -> Result<Store, Error> {
         make_private(data)?;
         Ok(Store { data: data.to_owned(), backing: OnceLock::new(), removed: AtomicU64::new(0) })
+    }
+
+    /// Plain directories whatever the host has: no limits, and a limit is refused with `why`.
+    pub fn open_plain(data: &Path, why: &str) -> Result<Store, Error> {
+        let store = Store::open(data)?;
+        let plain = plain::Plain { why: why.to_owned() };
+        store.install(data.join("storage"), Box::new(plain))?;
+        Ok(store)
     }
 
     pub fn kind(&self) -> Result<Kind, Error> {
@@ -116,15 +147,9 @@ impl Store {
         let (top, backing) = self.backing()?;
         let path = uppers(top).join(id.as_str());
         match backing.make(&path, limits) {
-            Err(error) if error.kind() == Some(ErrorKind::AlreadyExists) => return Err(Error::Exists(id.clone())),
-            other => other?,
+            Err(error) if error.kind() == Some(ErrorKind::AlreadyExists) => Err(Error::Exists(id.clone())),
+            other => other.map(|()| Upper::Directories(Directories::below(&path))),
         }
-        let directories = make_upper(&path);
-        if directories.is_err() {
-            // The first error is the one to tell; what stays is found by the sweep.
-            let _ = self.remove(id);
-        }
-        directories.map(Upper::Directories)
     }
 
     /// The files of an earlier life.
@@ -181,6 +206,42 @@ impl Store {
         failed.map_or(Ok(deleted), Err)
     }
 
+    /// A copy of a sandbox's files as they are at this moment, for a new sandbox; on btrfs a snapshot, whatever their size. The
+    /// caller freezes a sandbox that runs. What overlayfs keeps beside an upper does not come along.
+    pub fn clone(&self, id: &SandboxId, new: &SandboxId, limits: &Limits) -> Result<Upper, Error> {
+        let (from, to) = (self.existing(id)?, self.path(new)?);
+        if to.exists() {
+            return Err(Error::Exists(new.clone()));
+        }
+        let backing = &self.backing()?.1;
+        let cloned = backing.duplicate(&from, &to, limits).and_then(|()| fresh_work(&to));
+        if cloned.is_err() {
+            // The first error is the one to tell; what stays is found by the sweep.
+            let _ = self.remove(new);
+        }
+        cloned.map(|()| Upper::Directories(Directories::below(&to)))
+    }
+
+    /// Makes so many uppers ahead of their sandboxes; for a thread of the background.
+    pub fn keep_ready(&self, count: usize) -> Result<(), Error> {
+        self.backing()?.1.keep_ready(count)
+    }
+
+    /// Makes room and forgets what is gone; for a thread of the background, every second or so.
+    pub fn keep_house(&self) -> Result<(), Error> {
+        self.backing()?.1.keep_house()
+    }
+
+    /// Lets go of the pool where nobody else uses it. Sandboxes may be running: they keep what they have.
+    pub fn close(self) -> Result<(), Error> {
+        self.backing.get().map_or(Ok(()), |(_, backing)| backing.close())
+    }
+
+    /// How many quota groups the backing counts in, where it does: grows with the sandboxes and shrinks with them.
+    pub fn counted_groups(&self) -> Result<usize, Error> {
+        self.backing()?.1.counted_groups()
+    }
+
     /// Every sandbox that has files here.
     pub fn names(&self) -> Result<Vec<SandboxId>, Error> {
         let (top, _) = self.backing()?;
@@ -205,16 +266,40 @@ impl Store {
             return Ok(backing);
         }
         let (top, backing) = choose(&self.data)?;
+        self.install(top, backing)
+    }
+
+    fn install(&self, top: PathBuf, backing: Box<dyn Backing>) -> Result<&(PathBuf, Box<dyn Backing>), Error> {
         for path in [top.clone(), uppers(&top), trash_of(&top)] {
             make_private(&path)?;
         }
+        backing.adopt()?;
         Ok(self.backing.get_or_init(|| (top, backing)))
     }
 }
 
+/// The first rung that holds. What each of the higher ones lacked is told by the last.
 fn choose(data: &Path) -> Result<(PathBuf, Box<dyn Backing>), Error> {
-    let why = "the data directory's filesystem has no quotas that cove can use".to_owned();
-    Ok((data.join("storage"), Box::new(plain::Plain { why })))
+    let top = data.join("storage");
+    if !rustix::process::geteuid().is_root() {
+        let why = "disk limits need root".to_owned();
+        return Ok((top, Box::new(plain::Plain { why })));
+    }
+    if let Some(native) = btrfs::Btrfs::native(data, &top) {
+        return Ok((top, Box::new(native)));
+    }
+    match pool::Pool::open(data) {
+        Ok(pool) => {
+            let pooled = btrfs::Btrfs::pooled(pool)?;
+            Ok((data.join("pool"), Box::new(pooled)))
+        }
+        // A pool that is there and cannot be had is an error: its sandboxes' files are in it.
+        Err(error) if data.join("pool.btrfs").exists() => Err(error),
+        Err(error) => {
+            let why = format!("no quotas on the data directory's filesystem, and no pool: {error}");
+            Ok((top, Box::new(plain::Plain { why })))
+        }
+    }
 }
 
 fn uppers(top: &Path) -> PathBuf {
@@ -230,6 +315,15 @@ fn make_upper(path: &Path) -> Result<Directories, Error> {
         make_directory(&path.join(name))?;
     }
     Ok(Directories::below(path))
+}
+
+/// Overlayfs's own directories, empty: a copied one would say that it was in use, or not cleanly unmounted.
+fn fresh_work(path: &Path) -> Result<(), Error> {
+    for work in [NAMES[1], NAMES[3]].map(|name| path.join(name)) {
+        trash::delete(&work)?;
+        make_directory(&work)?;
+    }
+    Ok(())
 }
 
 /// What the sandbox sees as a directory of its own: readable as `/` and `/usr` are.

@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::{Backing, Error, Kind, Used, make_directory, trash};
+use super::{Backing, Error, Kind, Used, copy, make_directory, make_upper, trash};
 use crate::spec::Limits;
 
 #[derive(Debug)]
@@ -32,7 +32,8 @@ impl Backing for Plain {
 
     fn make(&self, path: &Path, limits: &Limits) -> Result<(), Error> {
         self.refuse_limit(limits)?;
-        make_directory(path)
+        make_directory(path)?;
+        make_upper(path).map(|_| ())
     }
 
     fn set_limit(&self, _path: &Path, limits: &Limits) -> Result<(), Error> {
@@ -59,5 +60,11 @@ impl Backing for Plain {
 
     fn erase(&self, path: &Path) -> Result<(), Error> {
         trash::delete(path)
+    }
+
+    fn duplicate(&self, from: &Path, to: &Path, limits: &Limits) -> Result<(), Error> {
+        self.refuse_limit(limits)?;
+        make_directory(to)?;
+        copy::tree(from, to)
     }
 }

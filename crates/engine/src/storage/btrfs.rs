@@ -1,0 +1,250 @@
+//! A subvolume per sandbox, its size held by a quota group: on the data directory's own btrfs, or on the pool's.
+//!
+//! Making one, limiting it, snapshotting it and deleting it are one ioctl each. A few empty ones are kept ready, so that
+//! a launch takes one by a rename. The limit counts metadata too: a flood of empty files meets it like a large file does;
+//! inodes are not counted apart.
+//!
+//! Under simple quotas (Linux 6.7) an extent belongs to the subvolume that wrote it: a clone starts at nothing and its limit
+//! is for what it writes itself.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use cove_sys::btrfs;
+
+use super::pool::Pool;
+use super::{Backing, Error, Kind, NAMES, Used, list, make_upper, trash, trash_of, uppers};
+use crate::spec::Limits;
+
+#[derive(Debug)]
+pub(super) struct Btrfs {
+    top: PathBuf,
+    /// `/sys/fs/btrfs/<id>/qgroups`: what the kernel counts, without waiting for a commit.
+    groups: PathBuf,
+    /// The image below, where the filesystem is ours alone.
+    pool: Option<Pool>,
+    ready: Mutex<Ready>,
+}
+
+#[derive(Debug, Default)]
+struct Ready {
+    names: Vec<String>,
+    made: u64,
+    /// Quota groups that had no subvolume when last looked.
+    orphans: BTreeSet<u64>,
+}
+
+impl Btrfs {
+    /// The data directory's own btrfs, where its owner has quotas on. They are not turned on here: simple quotas
+    /// would keep older kernels from mounting somebody's filesystem, the other kind slows all of it down.
+    pub(super) fn native(data: &Path, top: &Path) -> Option<Btrfs> {
+        let directory = File::open(data).ok()?;
+        let groups = groups_of(&directory).ok().filter(|groups| groups.exists())?;
+        Some(Btrfs { top: top.to_owned(), groups, pool: None, ready: Mutex::default() })
+    }
+
+    /// On a pool's filesystem: quotas are turned on where they are not yet.
+    pub(super) fn pooled(pool: Pool) -> Result<Btrfs, Error> {
+        let top = pool.top().to_owned();
+        let directory = open(&top)?;
+        let groups = groups_of(&directory).map_err(Error::at("identify", &top))?;
+        if !groups.exists() {
+            btrfs::enable_simple_quota(&directory)
+                .or_else(|_| btrfs::enable_quota(&directory))
+                .map_err(Error::at("enable quotas on", &top))?;
+        }
+        Ok(Btrfs { top, groups, pool: Some(pool), ready: Mutex::default() })
+    }
+
+    fn ready_directory(&self) -> PathBuf {
+        self.top.join("ready")
+    }
+
+    fn limit(&self, path: &Path, limits: &Limits) -> Result<(), Error> {
+        let directory = open(path)?;
+        let limit = || btrfs::limit_subvolume(&directory, btrfs::subvolume_of(&directory)?, limits.disk);
+        limit().map_err(Error::at("limit", path))
+    }
+
+    fn group(&self, path: &Path) -> Result<PathBuf, Error> {
+        let number = btrfs::subvolume_of(open(path)?).map_err(Error::at("identify", path))?;
+        Ok(self.groups.join(format!("0_{number}")))
+    }
+
+    /// Takes one that is ready. Another process on the same data directory may have been quicker.
+    fn take_ready(&self, path: &Path, limits: &Limits) -> Result<Option<()>, Error> {
+        loop {
+            let Some(name) = self.lock().names.pop() else { return Ok(None) };
+            let from = self.ready_directory().join(name);
+            if !from.exists() {
+                continue;
+            }
+            self.limit(&from, limits)?;
+            // Onto nothing: the name of a sandbox is used once, and rename(2) would replace an empty directory.
+            let flags = rustix::fs::RenameFlags::NOREPLACE;
+            return match rustix::fs::renameat_with(rustix::fs::CWD, &from, rustix::fs::CWD, path, flags) {
+                Err(rustix::io::Errno::NOENT) => continue,
+                other => other.map(Some).map_err(Error::at("make", path)),
+            };
+        }
+    }
+
+    /// Forgets the quota groups of deleted subvolumes, which older kernels keep for ever. Only those without a
+    /// subvolume at two looks: one may just be in the making.
+    fn forget_orphans(&self) -> Result<(), Error> {
+        let counted = self.counted()?;
+        let mut alive = BTreeSet::new();
+        for directory in [uppers(&self.top), trash_of(&self.top), self.ready_directory()] {
+            for name in list(&directory)? {
+                if let Ok(number) = File::open(directory.join(name)).and_then(btrfs::subvolume_of) {
+                    alive.insert(number);
+                }
+            }
+        }
+        let top = open(&self.top)?;
+        let mut ready = self.lock();
+        let orphans: BTreeSet<u64> = counted.difference(&alive).copied().collect();
+        for number in orphans.intersection(&ready.orphans) {
+            // EBUSY: a clone still uses what it wrote, or the kernel is not through with deleting it.
+            let _ = btrfs::forget_group(&top, *number);
+        }
+        ready.orphans = orphans;
+        Ok(())
+    }
+
+    /// The numbers of all subvolumes that have a quota group.
+    fn counted(&self) -> Result<BTreeSet<u64>, Error> {
+        let number = |name: String| name.strip_prefix("0_").and_then(|number| number.parse::<u64>().ok());
+        Ok(list(&self.groups)?.into_iter().filter_map(number).filter(|number| *number >= 256).collect())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Ready> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Backing for Btrfs {
+    fn kind(&self) -> Kind {
+        if self.pool.is_some() { Kind::Pool } else { Kind::Btrfs }
+    }
+
+    fn detail(&self) -> String {
+        let mode = fs::read_to_string(self.groups.join("mode")).unwrap_or_default();
+        let quotas = if mode.trim() == "squota" { "simple quotas" } else { "quota groups" };
+        match &self.pool {
+            Some(pool) => format!("btrfs subvolumes with {quotas} in the image {}", pool.image().display()),
+            None => format!("btrfs subvolumes with {quotas} in the data directory"),
+        }
+    }
+
+    /// Takes over what an earlier life kept ready; those half made go to the trash.
+    fn adopt(&self) -> Result<(), Error> {
+        let directory = self.ready_directory();
+        super::make_private(&directory)?;
+        let mut ready = self.lock();
+        for name in list(&directory)? {
+            if NAMES.iter().all(|part| directory.join(&name).join(part).exists()) {
+                ready.made = ready.made.max(name.parse().unwrap_or(0) + 1);
+                ready.names.push(name);
+            } else {
+                self.erase(&directory.join(name))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn make(&self, path: &Path, limits: &Limits) -> Result<(), Error> {
+        if self.take_ready(path, limits)?.is_some() {
+            return Ok(());
+        }
+        let (parent, name) = split(path)?;
+        btrfs::create_subvolume(open(parent)?, name).map_err(Error::at("make subvolume", path))?;
+        let finished = self.limit(path, limits).and_then(|()| make_upper(path).map(|_| ()));
+        finished.inspect_err(|_| {
+            // The first error is the one to tell; what stays is found by the sweep.
+            let _ = self.erase(path);
+        })
+    }
+
+    fn set_limit(&self, path: &Path, limits: &Limits) -> Result<(), Error> {
+        self.limit(path, limits)
+    }
+
+    fn used(&self, path: &Path) -> Result<Used, Error> {
+        let group = self.group(path)?;
+        let read = |name: &str| -> Result<u64, Error> {
+            let file = group.join(name);
+            let text = fs::read_to_string(&file).map_err(Error::at("read", &file))?;
+            Ok(text.trim().parse().unwrap_or(0))
+        };
+        // What waits to be written counts already.
+        Ok(Used { bytes: read("referenced")? + read("rsv_data").unwrap_or(0), inodes: None })
+    }
+
+    fn erase(&self, path: &Path) -> Result<(), Error> {
+        let (parent, name) = split(path)?;
+        match btrfs::destroy_subvolume(open(parent)?, name) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            // No subvolume (EINVAL), or one with others in it: what a person put there.
+            Err(_) if path.exists() => trash::delete(path),
+            other => other.map_err(Error::at("delete subvolume", path)),
+        }
+    }
+
+    fn duplicate(&self, from: &Path, to: &Path, limits: &Limits) -> Result<(), Error> {
+        let (parent, name) = split(to)?;
+        btrfs::snapshot(open(from)?, open(parent)?, name).map_err(Error::at("snapshot to", to))?;
+        self.limit(to, limits)
+    }
+
+    fn keep_ready(&self, count: usize) -> Result<(), Error> {
+        let directory = self.ready_directory();
+        while self.lock().names.len() < count {
+            let name = {
+                let mut ready = self.lock();
+                ready.made += 1;
+                format!("{}", ready.made)
+            };
+            let path = directory.join(&name);
+            match btrfs::create_subvolume(open(&directory)?, &name) {
+                // Of another process on the same data directory.
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => continue,
+                other => other.map_err(Error::at("make subvolume", &path))?,
+            }
+            make_upper(&path)?;
+            self.lock().names.push(name);
+        }
+        Ok(())
+    }
+
+    fn keep_house(&self) -> Result<(), Error> {
+        let Some(pool) = &self.pool else { return Ok(()) };
+        pool.grow()?;
+        self.forget_orphans()
+    }
+
+    fn counted_groups(&self) -> Result<usize, Error> {
+        Ok(self.counted()?.len())
+    }
+
+    fn close(&self) -> Result<(), Error> {
+        self.pool.as_ref().map_or(Ok(()), Pool::close)
+    }
+}
+
+fn groups_of(directory: &File) -> std::io::Result<PathBuf> {
+    Ok(Path::new("/sys/fs/btrfs").join(btrfs::filesystem_id(directory)?).join("qgroups"))
+}
+
+fn open(path: &Path) -> Result<File, Error> {
+    File::open(path).map_err(Error::at("open", path))
+}
+
+fn split(path: &Path) -> Result<(&Path, &str), Error> {
+    let name = path.file_name().and_then(|name| name.to_str());
+    path.parent()
+        .zip(name)
+        .ok_or_else(|| Error::at("name", path)(std::io::Error::from(std::io::ErrorKind::InvalidInput)))
+}

@@ -1,0 +1,218 @@
+//! A copy of an upper, file by file, where the filesystem has no snapshots.
+//!
+//! Everything that overlayfs needs comes along: whiteouts (character devices 0/0), opaque marks and other extended
+//! attributes, owners, modes, times, hard links, holes. Data is shared where the filesystem can (`FICLONE`). The
+//! source was written by hostile code, so nothing in it is ever followed.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, OsStr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, XattrFlags, chmodat,
+    chownat, copy_file_range, fgetxattr, flistxattr, fsetxattr, ftruncate, ioctl_ficlone, linkat, mkdirat, mknodat,
+    openat, readlinkat, seek, statat, symlinkat, utimensat,
+};
+use rustix::io::Errno;
+
+use super::Error;
+
+/// Two descriptors are held per level.
+const DEEPEST: usize = 256;
+
+/// Copies what is in the directory `from` into the directory `to`, which exists; what is there by name is kept.
+pub(super) fn tree(from: &Path, to: &Path) -> Result<(), Error> {
+    let mut copy = Copy { top: open(CWD, to).map_err(Error::at("open", to))?, links: HashMap::new() };
+    let source = open(CWD, from).map_err(Error::at("open", from))?;
+    let target = open(CWD, to).map_err(Error::at("open", to))?;
+    copy.directory(source.as_fd(), target.as_fd(), Path::new(""), 0).map_err(Error::at("copy", from))
+}
+
+struct Copy {
+    top: OwnedFd,
+    /// Where the first of several hard links was put, by device and inode.
+    links: HashMap<(u64, u64), PathBuf>,
+}
+
+impl Copy {
+    fn directory(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, path: &Path, depth: usize) -> Result<(), Errno> {
+        if depth > DEEPEST {
+            return Err(Errno::NAMETOOLONG);
+        }
+        let mut entries = Dir::read_from(from)?;
+        while let Some(entry) = entries.read() {
+            let entry = entry?;
+            let name = entry.file_name();
+            if name != c"." && name != c".." {
+                let path = path.join(OsStr::from_bytes(name.to_bytes()));
+                self.entry(from, to, name, &path, depth)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(
+        &mut self,
+        from: BorrowedFd<'_>,
+        to: BorrowedFd<'_>,
+        name: &CStr,
+        path: &Path,
+        depth: usize,
+    ) -> Result<(), Errno> {
+        let told = statat(from, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let kind = FileType::from_raw_mode(told.st_mode);
+        if kind != FileType::Directory && told.st_nlink > 1 {
+            if let Some(first) = self.links.get(&(told.st_dev, told.st_ino)) {
+                return linkat(&self.top, first, to, name, AtFlags::empty());
+            }
+            self.links.insert((told.st_dev, told.st_ino), path.to_owned());
+        }
+        match kind {
+            FileType::Directory => {
+                match mkdirat(to, name, Mode::RWXU) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(errno) => return Err(errno),
+                }
+                let (source, target) = (open(from, name)?, open(to, name)?);
+                attributes(source.as_fd(), target.as_fd())?;
+                self.directory(source.as_fd(), target.as_fd(), path, depth + 1)?;
+            }
+            FileType::RegularFile => {
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                let source = openat(from, name, flags, Mode::empty())?;
+                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let target = openat(to, name, flags, Mode::RWXU)?;
+                data(source.as_fd(), target.as_fd(), told.st_size as u64)?;
+                attributes(source.as_fd(), target.as_fd())?;
+            }
+            FileType::Symlink => symlinkat(readlinkat(from, name, Vec::new())?, to, name)?,
+            // A socket is nothing without its listener; fifos and whiteouts are nodes.
+            FileType::Socket => return Ok(()),
+            _ => mknodat(to, name, kind, Mode::RWXU, told.st_rdev)?,
+        }
+        finish(to, name, &told, kind)
+    }
+}
+
+/// Owner before mode, since a change of owner takes set-user-id away; times last.
+fn finish(to: BorrowedFd<'_>, name: &CStr, told: &Stat, kind: FileType) -> Result<(), Errno> {
+    let (owner, group) = (Uid::from_raw(told.st_uid), Gid::from_raw(told.st_gid));
+    chownat(to, name, Some(owner), Some(group), AtFlags::SYMLINK_NOFOLLOW)?;
+    if kind != FileType::Symlink {
+        chmodat(to, name, Mode::from_raw_mode(told.st_mode), AtFlags::empty())?;
+    }
+    let time = |seconds: i64, nanoseconds: u64| Timespec { tv_sec: seconds, tv_nsec: nanoseconds as i64 };
+    let times = Timestamps {
+        last_access: time(told.st_atime, told.st_atime_nsec),
+        last_modification: time(told.st_mtime, told.st_mtime_nsec),
+    };
+    utimensat(to, name, &times, AtFlags::SYMLINK_NOFOLLOW)
+}
+
+/// Shares the data, or copies it without its holes.
+fn data(from: BorrowedFd<'_>, to: BorrowedFd<'_>, size: u64) -> Result<(), Errno> {
+    if size == 0 || ioctl_ficlone(to, from).is_ok() {
+        return Ok(());
+    }
+    ftruncate(to, size)?;
+    let mut at = 0;
+    while at < size {
+        let begin = match seek(from, SeekFrom::Data(at)) {
+            // Only a hole is left.
+            Err(Errno::NXIO) => return Ok(()),
+            other => other?,
+        };
+        let end = seek(from, SeekFrom::Hole(begin))?.min(size);
+        let (mut read, mut write) = (begin, begin);
+        while read < end {
+            let length = usize::try_from(end - read).unwrap_or(usize::MAX).min(1 << 30);
+            if copy_file_range(from, Some(&mut read), to, Some(&mut write), length)? == 0 {
+                break;
+            }
+        }
+        at = end.max(begin + 1);
+    }
+    Ok(())
+}
+
+/// Those that a filesystem does not take (an ACL, a label) stay behind; the overlay's own must come along.
+pub(super) fn attributes(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<(), Errno> {
+    for name in names(from)? {
+        let mut value = vec![0; 65_536];
+        let length = match fgetxattr(from, &name, &mut value[..]) {
+            Err(Errno::NODATA) => continue,
+            other => other?,
+        };
+        match fsetxattr(to, &name, &value[..length], XattrFlags::empty()) {
+            Err(Errno::OPNOTSUPP | Errno::PERM) if !name.contains(".overlay.") => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+/// The names of a file's extended attributes, those that are text.
+pub(super) fn names(file: BorrowedFd<'_>) -> Result<Vec<String>, Errno> {
+    let mut list = vec![0; 65_536];
+    let length = match flistxattr(file, &mut list[..]) {
+        Err(Errno::OPNOTSUPP) => 0,
+        other => other?,
+    };
+    let names = list[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    Ok(names.filter_map(|name| String::from_utf8(name.to_vec()).ok()).collect())
+}
+
+fn open(parent: impl AsFd, name: impl rustix::path::Arg) -> Result<OwnedFd, Errno> {
+    openat(parent, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    #[test]
+    fn a_copy_has_everything_the_overlay_needs() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+        fs::create_dir_all(from.join("opaque")).unwrap();
+        fs::create_dir(&to).unwrap();
+        fs::write(from.join("opaque/program"), "#!/bin/sh\n").unwrap();
+        fs::set_permissions(from.join("opaque/program"), fs::Permissions::from_mode(0o4755)).unwrap();
+        fs::hard_link(from.join("opaque/program"), from.join("link")).unwrap();
+        symlink("/etc/shadow", from.join("symbolic")).unwrap();
+        let sparse = fs::File::create(from.join("sparse")).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&sparse, b"end", 50 << 20).unwrap();
+        let opaque = fs::File::open(from.join("opaque")).unwrap();
+        fsetxattr(&opaque, "user.overlay.opaque", b"y", XattrFlags::empty()).unwrap();
+        let root = rustix::process::geteuid().is_root();
+        if root {
+            let mode = Mode::from_raw_mode(0o000);
+            mknodat(CWD, from.join("whiteout"), FileType::CharacterDevice, mode, 0).unwrap();
+            std::os::unix::fs::chown(from.join("opaque/program"), Some(1000), Some(1000)).unwrap();
+            fs::set_permissions(from.join("opaque/program"), fs::Permissions::from_mode(0o4755)).unwrap();
+        }
+
+        tree(&from, &to).unwrap();
+
+        let program = fs::metadata(to.join("opaque/program")).unwrap();
+        assert_eq!(program.mode() & 0o7777, 0o4755);
+        assert_eq!(program.nlink(), 2);
+        assert_eq!(program.ino(), fs::metadata(to.join("link")).unwrap().ino());
+        assert_eq!(fs::read_link(to.join("symbolic")).unwrap(), Path::new("/etc/shadow"));
+        let sparse = fs::metadata(to.join("sparse")).unwrap();
+        assert_eq!(sparse.len(), (50 << 20) + 3);
+        assert!(sparse.blocks() * 512 < 1 << 20, "holes stay holes");
+        let opaque = fs::File::open(to.join("opaque")).unwrap();
+        let mut value = [0; 4];
+        assert_eq!(fgetxattr(&opaque, "user.overlay.opaque", &mut value[..]).unwrap(), 1);
+        if root {
+            assert_eq!(program.uid(), 1000);
+            let whiteout = fs::symlink_metadata(to.join("whiteout")).unwrap();
+            assert_eq!((whiteout.mode() & 0o170_000, whiteout.rdev()), (0o020_000, 0));
+        }
+    }
+}
