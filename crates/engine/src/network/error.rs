@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::spec::SandboxId;
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{step}: {source}")]
@@ -11,6 +13,23 @@ pub enum Error {
         "put the egress rules into a network namespace: {0} (the kernel needs nf_tables, nft_nat and nft_chain_nat)"
     )]
     Firewall(#[source] io::Error),
+
+    #[error("open the egress proxy's sockets in the sandbox's network namespace: {0}")]
+    Listen(#[source] io::Error),
+
+    #[error("egress policy: {0}")]
+    Policy(String),
+
+    #[error(
+        "no file descriptors left for another sandbox's network: the limit of this process is {0} (raise LimitNOFILE or ulimit -n)"
+    )]
+    Descriptors(usize),
+
+    #[error("sandbox {0} has no egress to change")]
+    NotAttached(SandboxId),
+
+    #[error("the egress proxy has stopped")]
+    ProxyGone,
 }
 
 impl Error {

@@ -6,11 +6,12 @@
 use std::fs::{self, File};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::thread;
 
 use cove_sys::network_namespace::unshare_network;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::error::Error;
 use super::firewall::{self, Ipv6};
@@ -47,6 +48,18 @@ pub fn create(kind: Kind) -> Result<OwnedFd, Error> {
         unshare_network().map_err(Error::step("make a network namespace"))?;
         set_up(kind)?;
         current().map_err(Error::step("open the new network namespace"))
+    })
+}
+
+/// Does something inside a namespace, by a thread that ends with it.
+pub(super) fn within<T: Send>(
+    network: BorrowedFd<'_>,
+    work: impl FnOnce() -> Result<T, Error> + Send,
+) -> Result<T, Error> {
+    in_thread_of_its_own(|| {
+        move_into_link_name_space(network, Some(LinkNameSpaceType::Network))
+            .map_err(|errno| Error::Step { step: "enter a sandbox's network namespace", source: errno.into() })?;
+        work()
     })
 }
 

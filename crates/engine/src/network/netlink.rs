@@ -3,6 +3,7 @@
 //! The few messages that a sandbox's network needs are fixed, so they are written down here rather than through a
 //! library that knows them all: a namespace is set up with a handful of system calls and no helper program.
 
+use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
@@ -23,7 +24,7 @@ const ERROR: u16 = 2;
 const NESTED: u16 = 0x8000;
 
 /// Messages of one netlink protocol, back to back, as they are sent.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default)]
 pub struct Batch {
     bytes: Vec<u8>,
     sequence: u32,
@@ -31,15 +32,6 @@ pub struct Batch {
 }
 
 impl Batch {
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    /// How many answers the kernel will give.
-    pub fn acknowledged(&self) -> u32 {
-        self.acknowledged
-    }
-
     /// Adds a message: its type, its flags, the fixed part that its type demands, then attributes.
     pub fn message(&mut self, kind: u16, flags: u16, fixed: &[u8], attributes: impl FnOnce(&mut Attributes<'_>)) {
         let start = self.bytes.len();
@@ -102,7 +94,11 @@ impl Attributes<'_> {
 }
 
 /// An open netlink socket of the namespace the thread was in when it was opened.
-pub struct Socket(OwnedFd);
+pub struct Socket {
+    socket: OwnedFd,
+    /// Numbers the questions, so that an answer that comes late is not taken for another's.
+    questions: Cell<u32>,
+}
 
 impl Socket {
     pub fn route() -> io::Result<Socket> {
@@ -117,7 +113,7 @@ impl Socket {
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
         // The kernel answers within the call; a bound on the wait means that even a kernel bug cannot hang a launch.
         set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_secs(10)))?;
-        Ok(Socket(socket))
+        Ok(Socket { socket, questions: Cell::new(0) })
     }
 
     /// Sends the batch and waits for every answer; the first refusal is the result.
@@ -127,8 +123,8 @@ impl Socket {
         let mut refused = None;
         let mut buffer = vec![0u8; 32 * 1024];
         while missing > 0 {
-            let (length, _) = recv(&self.0, &mut buffer[..], RecvFlags::empty())?;
-            for (kind, body) in Messages(&buffer[..length]) {
+            let (length, _) = recv(&self.socket, &mut buffer[..], RecvFlags::empty())?;
+            for Answer { kind, body, .. } in Messages(&buffer[..length]) {
                 if kind == ERROR {
                     missing = missing.saturating_sub(1);
                     let code = code_of(body)?;
@@ -142,7 +138,7 @@ impl Socket {
     }
 
     fn send(&self, batch: &Batch) -> io::Result<()> {
-        sendto(&self.0, &batch.bytes, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
+        sendto(&self.socket, &batch.bytes, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
         Ok(())
     }
 
@@ -154,43 +150,55 @@ impl Socket {
             IpAddr::V4(_) => (AddressFamily::INET, 32),
             IpAddr::V6(_) => (AddressFamily::INET6, 128),
         };
-        let mut batch = Batch::default();
+        self.questions.set(self.questions.get().wrapping_add(1));
+        let mut batch = Batch { sequence: self.questions.get(), ..Batch::default() };
         let fixed = [family.as_raw() as u8, bits, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         batch.message(GET_ROUTE, 0, &fixed, |message| match destination {
             IpAddr::V4(address) => drop(message.put(DESTINATION, &address.octets())),
             IpAddr::V6(address) => drop(message.put(DESTINATION, &address.octets())),
         });
         self.send(&batch)?;
-        let mut buffer = vec![0u8; 8 * 1024];
-        let (length, _) = recv(&self.0, &mut buffer[..], RecvFlags::empty())?;
-        let Some((kind, body)) = Messages(&buffer[..length]).next() else {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "empty netlink answer"));
-        };
-        if kind == ERROR {
-            return Err(io::Error::from_raw_os_error(-code_of(body)?));
+        let mut buffer = [0u8; 4096];
+        loop {
+            let (length, _) = recv(&self.socket, &mut buffer[..], RecvFlags::empty())?;
+            let mut answers = Messages(&buffer[..length]);
+            let Some(answer) = answers.find(|answer| answer.sequence == batch.sequence) else { continue };
+            if answer.kind == ERROR {
+                return Err(io::Error::from_raw_os_error(-code_of(answer.body)?));
+            }
+            return answer.body.get(7).copied().ok_or_else(short);
         }
-        body.get(7).copied().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "short netlink answer"))
     }
 }
 
 fn code_of(body: &[u8]) -> io::Result<i32> {
-    let bytes =
-        body.first_chunk::<4>().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "short netlink answer"))?;
-    Ok(i32::from_ne_bytes(*bytes))
+    body.first_chunk().map(|bytes| i32::from_ne_bytes(*bytes)).ok_or_else(short)
 }
 
-/// Type and body of each message in a datagram of the kernel.
+fn short() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "short netlink answer")
+}
+
+struct Answer<'a> {
+    kind: u16,
+    sequence: u32,
+    body: &'a [u8],
+}
+
+/// The messages in a datagram of the kernel.
 struct Messages<'a>(&'a [u8]);
 
 impl<'a> Iterator for Messages<'a> {
-    type Item = (u16, &'a [u8]);
+    type Item = Answer<'a>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let length = u32::from_ne_bytes(*self.0.first_chunk::<4>()?) as usize;
-        let kind = u16::from_ne_bytes([*self.0.get(4)?, *self.0.get(5)?]);
+        let header = self.0.first_chunk::<HEADER>()?;
+        let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
+        let kind = u16::from_ne_bytes([header[4], header[5]]);
+        let sequence = u32::from_ne_bytes([header[8], header[9], header[10], header[11]]);
         let body = self.0.get(HEADER..length)?;
         self.0 = self.0.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, body))
+        Some(Answer { kind, sequence, body })
     }
 }
 
