@@ -1,12 +1,44 @@
-//! The control plane as a library.
+//! The control plane as a library: it decides when sandboxes live, remembers why, and speaks several dialects of API.
+//!
+//! ```text
+//!   door/*  ──▶  App  ──▶  sandbox::state (pure)  ──▶  store (written first)  ──▶  provider (the effect)
+//!                 │                                                                     │
+//!                 └── key · template · event · job · usage · session                    └── guest (what runs inside)
+//! ```
 //!
 //! # Layout
-//! * [`guest`]: talking to the daemon inside a sandbox, whatever provider carries the connection
+//! * [`app`]: the one handle that every door holds
+//! * [`sandbox`]: the noun at the centre: its states, lifecycle, timers and reconcile
+//! * [`store`]: one SQL for SQLite and PostgreSQL
+//! * [`provider`]: where sandboxes run; [`guest`]: talking to the daemon inside
 //! * [`interpreter`]: code that keeps its variables between calls
-//! * [`provider`]: where sandboxes run
+//! * [`door`]: the API dialects; [`serve`]: the sockets they listen on
+//!
+//! The domain knows no HTTP: only `door` and `serve` do.
 
 #![forbid(unsafe_code)]
 
+pub mod activity;
+pub mod app;
+pub mod archive;
+pub mod clock;
+pub mod config;
+pub mod door;
+pub mod error;
+pub mod event;
 pub mod guest;
 pub mod interpreter;
+pub mod job;
+pub mod key;
+pub mod lock;
 pub mod provider;
+pub mod random;
+pub mod sandbox;
+pub mod serve;
+pub mod store;
+pub mod template;
+pub mod usage;
+
+pub use app::App;
+pub use error::Error;
+pub use key::{Caller, Scope};

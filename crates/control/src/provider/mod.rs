@@ -4,6 +4,8 @@
 //! its [`Capabilities`], and the control plane refuses before it tries. All calls are idempotent: a crash between a
 //! call and the note of its success is repaired by calling again.
 
+pub mod fake;
+
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -43,7 +45,7 @@ pub struct Sighting {
     pub state: Seen,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Seen {
     Running,
     Paused,

@@ -1,0 +1,255 @@
+//! The one handle that every door and every loop holds.
+//!
+//! Cheap to clone. What it can do is written in the files of the nouns; here is what it is made of.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use object_store::ObjectStore;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::activity::Activity;
+use crate::clock::{Clock, Timestamp};
+use crate::config::Config;
+use crate::event::Bus;
+use crate::key::cache::KeyCache;
+use crate::key::{Organisation, Scope};
+use crate::lock::Locks;
+use crate::provider::Provider;
+use crate::store::Store;
+use crate::template::{self, Template};
+use crate::{Caller, Error, random};
+
+/// The organisation of the first key.
+pub const FIRST_ORGANISATION: &str = "default";
+
+#[derive(Clone)]
+pub struct App(Arc<Parts>);
+
+struct Parts {
+    config: Config,
+    store: Store,
+    clock: Clock,
+    providers: BTreeMap<String, Arc<dyn Provider>>,
+    templates: Vec<Template>,
+    objects: Arc<dyn ObjectStore>,
+    server: String,
+    locks: Locks,
+    activity: Activity,
+    keys: KeyCache,
+    bus: Bus,
+    tasks: TaskTracker,
+    ending: CancellationToken,
+    timers: Notify,
+}
+
+impl App {
+    /// Puts the parts together, makes the first organisation and key. Nothing runs yet: see [`App::begin`].
+    pub async fn open(
+        config: Config,
+        store: Store,
+        providers: Vec<Arc<dyn Provider>>,
+        clock: Clock,
+    ) -> Result<App, Error> {
+        let providers: BTreeMap<_, _> =
+            providers.into_iter().map(|provider| (provider.name().to_owned(), provider)).collect();
+        if !providers.contains_key(&config.provider) {
+            return Err(Error::invalid("provider", format!("{:?} is not one that this server has", config.provider)));
+        }
+        std::fs::create_dir_all(&config.data)
+            .map_err(|error| Error::internal(format!("make the data directory {}: {error}", config.data.display())))?;
+        let objects = crate::archive::folder(&config.data.join("archive"))?;
+        let server = server_id(&config)?;
+        let app = App(Arc::new(Parts {
+            templates: template::built_in(cove_engine::spec::Limits::default()),
+            store,
+            clock,
+            providers,
+            objects,
+            server,
+            locks: Locks::default(),
+            activity: Activity::default(),
+            keys: KeyCache::default(),
+            bus: Bus::default(),
+            tasks: TaskTracker::new(),
+            ending: CancellationToken::new(),
+            timers: Notify::new(),
+            config,
+        }));
+        app.make_first().await?;
+        Ok(app)
+    }
+
+    /// The first organisation and the first key: the configured one, or one that is made and kept in the data
+    /// directory for its owner to read.
+    async fn make_first(&self) -> Result<(), Error> {
+        let first = Organisation {
+            id: FIRST_ORGANISATION.into(),
+            name: FIRST_ORGANISATION.into(),
+            created_at: self.now(),
+            quota: self.config().quota,
+        };
+        self.store().insert_organisation(&first).await?;
+        let secret = self.first_key()?;
+        self.add_key(&secret, FIRST_ORGANISATION, "first", Scope::Operator, None).await?;
+        Ok(())
+    }
+
+    /// The secret of the first key.
+    pub fn first_key(&self) -> Result<String, Error> {
+        if let Some(key) = &self.config().api_key {
+            return Ok(key.clone());
+        }
+        let path = self.config().data.join("api-key");
+        let trouble = |error: std::io::Error| Error::internal(format!("{}: {error}", path.display()));
+        match std::fs::read_to_string(&path) {
+            Ok(key) if !key.trim().is_empty() => Ok(key.trim().to_owned()),
+            Ok(_) => Err(Error::internal(format!("{} is empty; remove it for a new key", path.display()))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let key = random::api_key();
+                write_private(&path, &key).map_err(trouble)?;
+                Ok(key)
+            }
+            Err(error) => Err(trouble(error)),
+        }
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.0.config
+    }
+
+    pub fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    pub fn now(&self) -> Timestamp {
+        self.0.clock.now()
+    }
+
+    pub fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    /// This server's own name among those that share the store.
+    pub fn server(&self) -> &str {
+        &self.0.server
+    }
+
+    pub fn default_provider(&self) -> &str {
+        &self.0.config.provider
+    }
+
+    pub fn providers(&self) -> impl Iterator<Item = &Arc<dyn Provider>> {
+        self.0.providers.values()
+    }
+
+    pub fn provider(&self, name: &str) -> Result<&Arc<dyn Provider>, Error> {
+        self.0.providers.get(name).ok_or_else(|| {
+            let known: Vec<&str> = self.0.providers.keys().map(String::as_str).collect();
+            Error::invalid("provider", format!("{name:?} is not one of {}", known.join(", ")))
+        })
+    }
+
+    /// Whether a provider's sandboxes are on this machine: then no other server can act on them.
+    pub(crate) fn is_bound_to_host(&self, provider: &str) -> bool {
+        provider == "local"
+    }
+
+    pub async fn template(&self, caller: &Caller, name: &str) -> Result<Template, Error> {
+        let visible = |template: &&Template| {
+            template.answers_to(name)
+                && template.organisation.as_ref().is_none_or(|owner| *owner == caller.organisation)
+        };
+        self.0.templates.iter().find(visible).cloned().ok_or_else(|| Error::not_found("template", name))
+    }
+
+    pub async fn list_templates(&self, caller: &Caller) -> Result<Vec<Template>, Error> {
+        let visible =
+            |template: &&Template| template.organisation.as_ref().is_none_or(|owner| *owner == caller.organisation);
+        Ok(self.0.templates.iter().filter(visible).cloned().collect())
+    }
+
+    pub(crate) fn objects(&self) -> &Arc<dyn ObjectStore> {
+        &self.0.objects
+    }
+
+    pub(crate) fn locks(&self) -> &Locks {
+        &self.0.locks
+    }
+
+    pub(crate) fn activity(&self) -> &Activity {
+        &self.0.activity
+    }
+
+    pub(crate) fn key_cache(&self) -> &KeyCache {
+        &self.0.keys
+    }
+
+    pub(crate) fn bus(&self) -> &Bus {
+        &self.0.bus
+    }
+
+    pub(crate) fn wake_timers(&self) {
+        self.0.timers.notify_one();
+    }
+
+    pub(crate) fn timers_woken(&self) -> &Notify {
+        &self.0.timers
+    }
+
+    /// Told to end.
+    pub fn ending(&self) -> &CancellationToken {
+        &self.0.ending
+    }
+
+    pub(crate) fn tasks(&self) -> &TaskTracker {
+        &self.0.tasks
+    }
+
+    /// Runs to its end even when nobody waits for it any more.
+    pub(crate) async fn detached<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        match self.0.tasks.spawn(work).await {
+            Ok(result) => result,
+            Err(error) => Err(Error::internal(format!("a task ended early: {error}"))),
+        }
+    }
+
+    /// Ends the loops and waits for changes that are under way. Sandboxes go on.
+    pub async fn shutdown(&self) {
+        self.0.ending.cancel();
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+        if let Err(error) = self.flush_activity().await {
+            tracing::warn!(%error, detail = error.detail(), "last note of activity");
+        }
+        self.0.store.close().await;
+    }
+}
+
+/// Made once, kept in the data directory.
+fn server_id(config: &Config) -> Result<String, Error> {
+    let path = config.data.join("server-id");
+    match std::fs::read_to_string(&path) {
+        Ok(id) if !id.trim().is_empty() => Ok(id.trim().to_owned()),
+        _ => {
+            let id = random::id("server");
+            std::fs::write(&path, &id).map_err(|error| Error::internal(format!("{}: {error}", path.display())))?;
+            Ok(id)
+        }
+    }
+}
+
+/// For its owner's eyes alone, from the first byte.
+fn write_private(path: &std::path::Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.write_all(b"\n")?;
+    file.sync_all()
+}

@@ -1,0 +1,71 @@
+//! The domain's errors as the native API tells them.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use cove_protocol::FailureKind;
+use serde::Serialize;
+
+use crate::Error;
+use crate::guest::GuestError;
+
+/// What every refusal looks like.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct ErrorBody {
+    /// A short word for programs, such as `not_found`.
+    pub code: String,
+    /// A sentence for people.
+    pub message: String,
+}
+
+#[derive(Debug)]
+pub struct ApiError(pub Error);
+
+impl<E: Into<Error>> From<E> for ApiError {
+    fn from(error: E) -> Self {
+        ApiError(error.into())
+    }
+}
+
+fn status(error: &Error) -> StatusCode {
+    match error {
+        Error::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
+        Error::Forbidden(_) => StatusCode::FORBIDDEN,
+        Error::NotFound { .. } => StatusCode::NOT_FOUND,
+        Error::Invalid { .. } | Error::Unsupported(_) => StatusCode::BAD_REQUEST,
+        Error::Conflict(_) | Error::Denied(_) => StatusCode::CONFLICT,
+        Error::Quota { .. } | Error::RateLimited { .. } => StatusCode::TOO_MANY_REQUESTS,
+        Error::Exhausted { .. } => StatusCode::SERVICE_UNAVAILABLE,
+        Error::Elsewhere { .. } => StatusCode::MISDIRECTED_REQUEST,
+        Error::Guest(GuestError::Failed(failure)) => match failure.kind {
+            FailureKind::NotFound => StatusCode::NOT_FOUND,
+            FailureKind::AlreadyExists | FailureKind::NotEmpty | FailureKind::WrongState => StatusCode::CONFLICT,
+            FailureKind::PermissionDenied => StatusCode::FORBIDDEN,
+            FailureKind::NotADirectory
+            | FailureKind::IsADirectory
+            | FailureKind::InvalidArgument
+            | FailureKind::Unsupported => StatusCode::BAD_REQUEST,
+            FailureKind::Exhausted => StatusCode::INSUFFICIENT_STORAGE,
+            FailureKind::Refused | FailureKind::Internal => StatusCode::BAD_GATEWAY,
+        },
+        Error::Guest(GuestError::Timeout(_)) => StatusCode::GATEWAY_TIMEOUT,
+        Error::Guest(GuestError::Unreachable(_) | GuestError::Protocol(_)) => StatusCode::BAD_GATEWAY,
+        Error::Internal { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let status = status(&self.0);
+        if status == StatusCode::INTERNAL_SERVER_ERROR {
+            tracing::error!(error = %self.0, detail = self.0.detail(), "request failed");
+        }
+        let body = ErrorBody { code: self.0.code().to_owned(), message: self.0.to_string() };
+        let mut response = (status, Json(body)).into_response();
+        if let Some(after) = self.0.retry_after() {
+            let seconds = after.as_secs_f64().ceil().max(1.0) as u64;
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}

@@ -1,0 +1,106 @@
+//! A sandbox as the native API shows it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+use crate::sandbox::{Cause, Expiry, IdleMeasure, NetworkPolicy, Sandbox, State, Timers};
+
+#[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct SandboxView {
+    pub id: String,
+    pub name: Option<String>,
+    pub template: String,
+    pub provider: String,
+    pub state: State,
+    /// Why it is in this state.
+    pub cause: Cause,
+    pub labels: BTreeMap<String, String>,
+    pub owner: Option<String>,
+    pub limits: LimitsView,
+    pub network: NetworkPolicy,
+    pub timers: TimersView,
+    /// Previews need no token.
+    pub public: bool,
+    /// Who runs a command that names nobody.
+    pub user: String,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub started_at: Option<Timestamp>,
+    #[schema(value_type = String, format = DateTime)]
+    pub state_since: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    pub last_activity_at: Timestamp,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct LimitsView {
+    pub cpus: f64,
+    /// Bytes.
+    pub memory: u64,
+    /// Bytes.
+    pub disk: Option<u64>,
+    pub pids: u32,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct TimersView {
+    /// The end of its lifetime.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub deadline: Option<Timestamp>,
+    pub at_deadline: Expiry,
+    pub idle_seconds: Option<u64>,
+    pub at_idle: Expiry,
+    pub idle_measure: IdleMeasure,
+    pub archive_after_seconds: Option<u64>,
+    pub delete_after_seconds: Option<u64>,
+    pub ephemeral: bool,
+    pub auto_resume: bool,
+}
+
+impl From<&Timers> for TimersView {
+    fn from(timers: &Timers) -> Self {
+        TimersView {
+            deadline: timers.deadline,
+            at_deadline: timers.at_deadline,
+            idle_seconds: timers.idle_seconds,
+            at_idle: timers.at_idle,
+            idle_measure: timers.idle_measure,
+            archive_after_seconds: timers.archive_after_seconds,
+            delete_after_seconds: timers.delete_after_seconds,
+            ephemeral: timers.ephemeral,
+            auto_resume: timers.auto_resume,
+        }
+    }
+}
+
+impl From<Sandbox> for SandboxView {
+    fn from(sandbox: Sandbox) -> Self {
+        SandboxView {
+            id: sandbox.id.to_string(),
+            name: sandbox.name,
+            template: sandbox.template,
+            provider: sandbox.provider,
+            state: sandbox.state,
+            cause: sandbox.cause,
+            labels: sandbox.labels,
+            owner: sandbox.owner,
+            limits: LimitsView {
+                cpus: sandbox.limits.cpus,
+                memory: sandbox.limits.memory,
+                disk: sandbox.limits.disk,
+                pids: sandbox.limits.pids,
+            },
+            network: sandbox.network,
+            timers: TimersView::from(&sandbox.timers),
+            public: sandbox.public,
+            user: sandbox.user,
+            created_at: sandbox.created_at,
+            started_at: sandbox.started_at,
+            state_since: sandbox.state_since,
+            last_activity_at: sandbox.last_activity_at,
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The loops: what goes on without anybody asking.
+
+use std::time::Duration;
+
+use cove_engine::SandboxId;
+
+use super::NewJob;
+use crate::sandbox::cause::{Cause, Code};
+use crate::sandbox::state::Event;
+use crate::sandbox::timers::{self, Expiry, IdleMeasure, Timer};
+use crate::sandbox::{Sandbox, State};
+use crate::{App, Error, random};
+
+/// How often timers and jobs are looked at when nothing wakes the loop.
+const TICK: Duration = Duration::from_millis(250);
+/// How often activity is written.
+const FLUSH: Duration = Duration::from_secs(2);
+/// A job whose worker was not heard of for this long is another's.
+const LEASE_MS: i64 = 10 * 60 * 1000;
+/// A job that fails this often is given up.
+const ATTEMPTS: i64 = 12;
+
+impl App {
+    /// Starts the loops: timers, jobs, departures, activity. They end with [`App::shutdown`].
+    pub fn begin(&self) {
+        let providers: Vec<_> = self.providers().cloned().collect();
+        for provider in providers {
+            let app = self.clone();
+            self.tasks().spawn(async move {
+                let ending = app.ending().clone();
+                loop {
+                    tokio::select! {
+                        () = ending.cancelled() => return,
+                        departure = provider.departure() => app.departed(&departure.id, &departure.ended).await,
+                    }
+                }
+            });
+        }
+        self.every(TICK, |app| async move { app.work().await });
+        self.every(FLUSH, |app| async move { app.flush_activity().await });
+    }
+
+    fn every<F>(&self, pause: Duration, act: impl Fn(App) -> F + Send + 'static)
+    where
+        F: Future<Output = Result<(), Error>> + Send,
+    {
+        let app = self.clone();
+        self.tasks().spawn(async move {
+            let ending = app.ending().clone();
+            loop {
+                if let Err(error) = act(app.clone()).await {
+                    tracing::warn!(%error, detail = error.detail(), "background work");
+                }
+                tokio::select! {
+                    () = ending.cancelled() => return,
+                    () = tokio::time::sleep(pause) => {}
+                    () = app.timers_woken().notified(), if pause == TICK => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
+            }
+        });
+    }
+
+    /// One round: timers that are due become jobs, jobs that are due are done.
+    pub async fn work(&self) -> Result<(), Error> {
+        self.queue_due_timers().await?;
+        let jobs = self.store().claim_jobs(self.server(), self.now().as_millisecond(), LEASE_MS, 32).await?;
+        for job in jobs {
+            let app = self.clone();
+            self.tasks().spawn(async move { app.run_job(job).await });
+        }
+        Ok(())
+    }
+
+    pub async fn flush_activity(&self) -> Result<(), Error> {
+        let activity = self.activity().take();
+        if activity.is_empty() { Ok(()) } else { self.store().note_activity(&activity).await }
+    }
+
+    async fn departed(&self, id: &SandboxId, ended: &cove_engine::state::Ended) {
+        let cause = Cause::ended(ended, self.now());
+        match self.change_state(id, Event::Departed, cause).await {
+            Ok(_) | Err(Error::NotFound { .. }) => {}
+            Err(error) => tracing::warn!(sandbox = %id, %error, detail = error.detail(), "note of a departure"),
+        }
+    }
+
+    async fn queue_due_timers(&self) -> Result<(), Error> {
+        let now = self.now();
+        for mut sandbox in self.store().due_sandboxes(self.server(), now.as_millisecond(), 256).await? {
+            if let Some(at) = self.activity().latest(&sandbox.id) {
+                sandbox.last_activity_at = sandbox.last_activity_at.max(crate::clock::from_millisecond(at));
+            }
+            match timers::next(&sandbox) {
+                Some((at, _)) if at <= now => {
+                    self.queue(NewJob {
+                        kind: "sandbox.timer".into(),
+                        subject: sandbox.id.to_string(),
+                        organisation: sandbox.organisation.clone(),
+                        server: Some(self.server().to_owned()),
+                        unique_key: Some(format!("timer/{}", sandbox.id)),
+                        run_at: now,
+                        payload: serde_json::Value::Null,
+                    })
+                    .await?;
+                    // The job decides; until it has, the row need not be looked at again.
+                    self.store().put_off(&sandbox.id, Some(now.as_millisecond() + 30_000)).await?;
+                }
+                next => self.store().put_off(&sandbox.id, next.map(|(at, _)| at.as_millisecond())).await?,
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn queue(&self, job: NewJob) -> Result<(), Error> {
+        self.store().add_job(&random::id("job"), &job, self.now().as_millisecond()).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn retry_destroy(&self, id: &SandboxId) -> Result<(), Error> {
+        self.queue(NewJob {
+            kind: "sandbox.destroy".into(),
+            subject: id.to_string(),
+            organisation: String::new(),
+            server: Some(self.server().to_owned()),
+            unique_key: Some(format!("destroy/{id}")),
+            run_at: crate::clock::after(self.now(), 1),
+            payload: serde_json::Value::Null,
+        })
+        .await
+    }
+
+    async fn run_job(&self, job: super::Job) {
+        let outcome = self.do_job(&job).await;
+        let now = self.now();
+        let noted = match outcome {
+            Ok(()) => self.store().finish_job(&job.id, job.attempts, now.as_millisecond()).await,
+            Err(error) => {
+                let reason = error.detail().map(ToOwned::to_owned).unwrap_or_else(|| error.to_string());
+                if job.attempts >= ATTEMPTS {
+                    tracing::error!(job = %job.id, kind = %job.kind, subject = %job.subject, reason, "job given up");
+                    self.store().fail_job(&job.id, job.attempts, now.as_millisecond(), &reason).await
+                } else {
+                    tracing::warn!(job = %job.id, kind = %job.kind, subject = %job.subject, attempts = job.attempts, reason, "job will be tried again");
+                    let pause = 1u64 << job.attempts.clamp(0, 9);
+                    let again = crate::clock::after(now, pause);
+                    self.store().retry_job(&job.id, job.attempts, again.as_millisecond(), &reason).await
+                }
+            }
+        };
+        if let Err(error) = noted {
+            tracing::error!(job = %job.id, %error, detail = error.detail(), "note of a job's outcome");
+        }
+    }
+
+    async fn do_job(&self, job: &super::Job) -> Result<(), Error> {
+        let sandbox_id = || job.subject.parse::<SandboxId>().map_err(|_| Error::internal("job of no sandbox"));
+        match job.kind.as_str() {
+            "sandbox.timer" => self.timer_went_off(&sandbox_id()?).await,
+            "sandbox.destroy" => {
+                let sandbox = self.store().sandbox_by_id(&sandbox_id()?).await?;
+                let Some(sandbox) = sandbox else { return Ok(()) };
+                let done = self.change_state(&sandbox.id, Event::Destroy, sandbox.cause.clone()).await?;
+                match done.state {
+                    State::Destroyed => Ok(()),
+                    state => Err(Error::internal(format!("still {state}"))),
+                }
+            }
+            other => Err(Error::internal(format!("no such job kind: {other}"))),
+        }
+    }
+
+    /// Looks again with the lock's certainty, then acts.
+    async fn timer_went_off(&self, id: &SandboxId) -> Result<(), Error> {
+        self.flush_activity().await?;
+        let Some(sandbox) = self.store().sandbox_by_id(id).await? else { return Ok(()) };
+        let now = self.now();
+        let Some((at, timer)) = timers::next(&sandbox) else {
+            return self.store().put_off(id, None).await;
+        };
+        if at > now {
+            return self.store().put_off(id, Some(at.as_millisecond())).await;
+        }
+        if self.is_kept_awake(&sandbox, timer).await {
+            self.touch(id);
+            return self.flush_activity().await;
+        }
+        let (event, cause) = verdict(&sandbox, timer, now);
+        match self.change_state(id, event, cause).await {
+            Ok(_) | Err(Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn is_kept_awake(&self, sandbox: &Sandbox, timer: Timer) -> bool {
+        matches!(timer, Timer::Idle(_))
+            && sandbox.timers.idle_measure == IdleMeasure::RequestsAndProcesses
+            && self.has_running_processes(sandbox).await
+    }
+}
+
+fn verdict(sandbox: &Sandbox, timer: Timer, now: crate::clock::Timestamp) -> (Event, Cause) {
+    let event = |expiry: Expiry| match expiry {
+        Expiry::Destroy => Event::Destroy,
+        Expiry::Pause => Event::Pause,
+        Expiry::Stop => Event::Stop,
+    };
+    let minutes = |seconds: Option<u64>| match seconds.unwrap_or(0) {
+        seconds if seconds >= 120 => format!("{} min", seconds / 60),
+        seconds => format!("{seconds} s"),
+    };
+    match timer {
+        Timer::Lifetime(expiry) => (event(expiry), Cause::new(Code::Lifetime, "its lifetime was over", now)),
+        Timer::Idle(expiry) => {
+            let message = format!("idle for {}", minutes(sandbox.timers.idle_seconds));
+            (event(expiry), Cause::new(Code::Idle, message, now))
+        }
+        Timer::Archive => {
+            let message = format!("stopped for {}", minutes(sandbox.timers.archive_after_seconds));
+            (Event::Archive, Cause::new(Code::Retention, message, now))
+        }
+        Timer::Delete => {
+            let message = format!("stopped for {}", minutes(sandbox.timers.delete_after_seconds));
+            (Event::Destroy, Cause::new(Code::Retention, message, now))
+        }
+    }
+}

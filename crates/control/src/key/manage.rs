@@ -1,0 +1,113 @@
+//! Making and revoking keys, making organisations.
+
+use super::{Key, Organisation, Quota, Scope, hash};
+use crate::clock::{Timestamp, after};
+use crate::{App, Caller, Error, random};
+
+#[derive(Debug, Clone)]
+pub struct NewKey {
+    pub name: String,
+    pub scope: Scope,
+    pub expires_in_seconds: Option<u64>,
+    /// Another organisation than the caller's: operators only.
+    pub organisation: Option<String>,
+}
+
+impl App {
+    /// The key and its secret, which is told this once.
+    pub async fn create_key(&self, caller: &Caller, new: NewKey) -> Result<(Key, String), Error> {
+        caller.require(Scope::Admin)?;
+        caller.require(new.scope)?;
+        if new.name.is_empty() || new.name.len() > 128 {
+            return Err(Error::invalid("name", "1 to 128 characters"));
+        }
+        let organisation = new.organisation.unwrap_or_else(|| caller.organisation.clone());
+        if organisation != caller.organisation {
+            caller.require(Scope::Operator)?;
+            if self.store().organisation(&organisation).await?.is_none() {
+                return Err(Error::not_found("organisation", organisation));
+            }
+        }
+        let now = self.now();
+        let expires_at = new.expires_in_seconds.map(|seconds| after(now, seconds));
+        let secret = random::api_key();
+        let key = self.add_key(&secret, &organisation, &new.name, new.scope, expires_at).await?;
+        Ok((key, secret))
+    }
+
+    pub(crate) async fn add_key(
+        &self,
+        secret: &str,
+        organisation: &str,
+        name: &str,
+        scope: Scope,
+        expires_at: Option<Timestamp>,
+    ) -> Result<Key, Error> {
+        let key = Key {
+            id: random::id("key"),
+            organisation: organisation.to_owned(),
+            name: name.to_owned(),
+            scope,
+            prefix: secret.chars().take(8).collect(),
+            created_at: self.now(),
+            expires_at,
+            revoked_at: None,
+            last_used_at: None,
+        };
+        self.store().insert_key(&key, &hash(secret)).await?;
+        Ok(key)
+    }
+
+    pub async fn list_keys(&self, caller: &Caller) -> Result<Vec<Key>, Error> {
+        caller.require(Scope::Admin)?;
+        self.store().keys(&caller.organisation).await
+    }
+
+    pub async fn revoke_key(&self, caller: &Caller, id: &str) -> Result<(), Error> {
+        caller.require(Scope::Admin)?;
+        let revoked = self.store().revoke_key(&caller.organisation, id, self.now().as_millisecond()).await?;
+        self.key_cache().forget();
+        if revoked { Ok(()) } else { Err(Error::not_found("key", id)) }
+    }
+
+    pub async fn create_organisation(&self, caller: &Caller, id: &str, name: &str) -> Result<Organisation, Error> {
+        caller.require(Scope::Operator)?;
+        let fits = (2..=63).contains(&id.len())
+            && id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+        if !fits {
+            return Err(Error::invalid("id", "2 to 63 lower-case letters, digits and '-'"));
+        }
+        let organisation = Organisation {
+            id: id.to_owned(),
+            name: name.to_owned(),
+            created_at: self.now(),
+            quota: self.config().quota,
+        };
+        if !self.store().insert_organisation(&organisation).await? {
+            return Err(Error::Conflict(format!("organisation {id} is there already")));
+        }
+        Ok(organisation)
+    }
+
+    pub async fn list_organisations(&self, caller: &Caller) -> Result<Vec<Organisation>, Error> {
+        if caller.may(Scope::Operator) {
+            return self.store().organisations().await;
+        }
+        Ok(self.store().organisation(&caller.organisation).await?.into_iter().collect())
+    }
+
+    pub async fn organisation(&self, caller: &Caller, id: &str) -> Result<Organisation, Error> {
+        let visible = caller.organisation == id || caller.may(Scope::Operator);
+        let found = if visible { self.store().organisation(id).await? } else { None };
+        found.ok_or_else(|| Error::not_found("organisation", id))
+    }
+
+    pub async fn set_quota(&self, caller: &Caller, id: &str, quota: Quota) -> Result<Organisation, Error> {
+        let mut organisation = self.organisation(caller, id).await?;
+        caller.require(Scope::Operator)?;
+        organisation.quota = quota;
+        self.store().update_organisation(&organisation).await?;
+        self.key_cache().forget();
+        Ok(organisation)
+    }
+}

@@ -1,0 +1,171 @@
+//! Who may do what: organisations, API keys, and the caller that a key makes.
+//!
+//! A key's secret is shown once; the store has its SHA-256. A secret is 160 random bits, so a plain hash is enough.
+
+pub mod cache;
+pub mod manage;
+
+use cove_engine::spec::Limits;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::clock::Timestamp;
+use crate::{App, Error};
+
+/// What a key may do; each holds those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// Look.
+    Read,
+    /// Make, use and destroy sandboxes.
+    Write,
+    /// Keys, webhooks, pools and the audit log of the organisation.
+    Admin,
+    /// The whole installation: organisations, quotas, prices.
+    Operator,
+}
+
+/// An API key, without its secret.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Key {
+    pub id: String,
+    pub organisation: String,
+    pub name: String,
+    pub scope: Scope,
+    /// The secret's first letters, to tell keys apart.
+    pub prefix: String,
+    pub created_at: Timestamp,
+    pub expires_at: Option<Timestamp>,
+    #[serde(default)]
+    pub revoked_at: Option<Timestamp>,
+    #[serde(default)]
+    pub last_used_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Organisation {
+    pub id: String,
+    pub name: String,
+    pub created_at: Timestamp,
+    pub quota: Quota,
+}
+
+/// Maxima of an organisation.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Quota {
+    /// Processors of one sandbox.
+    pub cpus_per_sandbox: f64,
+    /// Bytes of one sandbox.
+    pub memory_per_sandbox: u64,
+    /// Bytes of one sandbox.
+    pub disk_per_sandbox: u64,
+    /// Sandboxes with processes at one time.
+    pub running_sandboxes: u64,
+    /// Sandboxes in all, archived ones too.
+    pub sandboxes: u64,
+    /// Requests a second that a key may make for long; bursts may be ten times that.
+    pub requests_per_second: u32,
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        Quota {
+            cpus_per_sandbox: 4.0,
+            memory_per_sandbox: 8 << 30,
+            disk_per_sandbox: 10 << 30,
+            running_sandboxes: 10_000,
+            sandboxes: 100_000,
+            requests_per_second: 1000,
+        }
+    }
+}
+
+/// Somebody whose key was checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Caller {
+    pub organisation: String,
+    /// The key's id.
+    pub key: String,
+    pub scopes: Vec<Scope>,
+}
+
+impl Caller {
+    pub fn may(&self, scope: Scope) -> bool {
+        self.scopes.iter().any(|held| *held >= scope)
+    }
+
+    pub fn require(&self, scope: Scope) -> Result<(), Error> {
+        if self.may(scope) {
+            return Ok(());
+        }
+        let word = serde_json::to_value(scope).ok().and_then(|value| value.as_str().map(ToOwned::to_owned));
+        Err(Error::Forbidden(format!("this needs a key with scope {}", word.unwrap_or_default())))
+    }
+}
+
+pub fn hash(secret: &str) -> String {
+    hex::encode(Sha256::digest(secret.as_bytes()))
+}
+
+impl App {
+    /// The caller behind a secret.
+    pub async fn authenticate(&self, secret: &str) -> Result<Caller, Error> {
+        let unknown = || Error::Unauthenticated("the API key is unknown, revoked or expired".into());
+        if secret.is_empty() || secret.len() > 256 {
+            return Err(unknown());
+        }
+        let hash = hash(secret);
+        let now = self.now();
+        let key = match self.key_cache().get(&hash, now) {
+            Some(key) => key,
+            None => {
+                let key = self.store().key_by_hash(&hash).await?.ok_or_else(unknown)?;
+                self.key_cache().put(hash, key.clone(), now);
+                if key.revoked_at.is_none() {
+                    self.store().note_key_use(&key.id, now.as_millisecond()).await?;
+                }
+                key
+            }
+        };
+        if key.revoked_at.is_some() || key.expires_at.is_some_and(|end| end <= now) {
+            return Err(unknown());
+        }
+        Ok(Caller { organisation: key.organisation, key: key.id, scopes: vec![key.scope] })
+    }
+
+    /// The organisation's maxima.
+    pub async fn quota(&self, organisation: &str) -> Result<Quota, Error> {
+        if let Some(quota) = self.key_cache().quota(organisation, self.now()) {
+            return Ok(quota);
+        }
+        let found = self.store().organisation(organisation).await?;
+        let quota = found.map_or_else(|| self.config().quota, |found| found.quota);
+        self.key_cache().put_quota(organisation, quota, self.now());
+        Ok(quota)
+    }
+
+    /// Refuses what the organisation may not have, and names the maximum.
+    pub(crate) async fn check_limits(&self, organisation: &str, limits: Limits) -> Result<(), Error> {
+        crate::sandbox::create::check_smallest(limits)?;
+        let quota = self.quota(organisation).await?;
+        let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1u32 << 30));
+        let over = |field: &str, asked: String, maximum: String| {
+            Err(Error::invalid(
+                format!("limits.{field}"),
+                format!("{asked} asked for, the organisation's maximum for one sandbox is {maximum}"),
+            ))
+        };
+        if limits.cpus > quota.cpus_per_sandbox {
+            return over("cpus", limits.cpus.to_string(), quota.cpus_per_sandbox.to_string());
+        }
+        if limits.memory > quota.memory_per_sandbox {
+            return over("memory", gib(limits.memory), gib(quota.memory_per_sandbox));
+        }
+        match limits.disk {
+            Some(disk) if disk > quota.disk_per_sandbox => over("disk", gib(disk), gib(quota.disk_per_sandbox)),
+            _ => Ok(()),
+        }
+    }
+}

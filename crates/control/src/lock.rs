@@ -1,0 +1,36 @@
+//! One change of a sandbox at a time in this process. Other servers are kept out by the generation in the store.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+
+use cove_engine::SandboxId;
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+
+#[derive(Default)]
+pub struct Locks {
+    held: Mutex<HashMap<SandboxId, Weak<AsyncMutex<()>>>>,
+}
+
+/// Dead entries are swept when the map has grown to this and doubled since.
+const SWEEP_ABOVE: usize = 1024;
+
+impl Locks {
+    /// Waits for whoever works on the sandbox.
+    pub async fn lock(&self, id: &SandboxId) -> OwnedMutexGuard<()> {
+        let lock = {
+            let mut held = self.held.lock().expect("no panic while held");
+            if held.len() > SWEEP_ABOVE && held.len() == held.capacity() {
+                held.retain(|_, lock| lock.strong_count() > 0);
+            }
+            match held.get(id).and_then(Weak::upgrade) {
+                Some(lock) => lock,
+                None => {
+                    let lock = Arc::new(AsyncMutex::new(()));
+                    held.insert(id.clone(), Arc::downgrade(&lock));
+                    lock
+                }
+            }
+        };
+        lock.lock_owned().await
+    }
+}

@@ -1,0 +1,204 @@
+//! A provider for tests: sandboxes are entries of a map, their guests are tasks of this process.
+//!
+//! It keeps the contract of a real one (idempotent calls, files over a stop, departures), so that what is tested on it
+//! holds elsewhere; it isolates nothing. The guest's files are in memory and its shell knows a handful of words.
+
+mod files;
+mod guest;
+mod process;
+mod shell;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use cove_engine::SandboxId;
+use cove_engine::spec::{Limits, Network, Spec};
+use cove_engine::state::{Ended, Usage};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+
+use self::guest::FakeGuest;
+use super::{Capabilities, Departure, Isolation, Provider, ProviderError, Seen, Sighting};
+use crate::guest::Guest;
+
+pub struct Fake {
+    sandboxes: Mutex<HashMap<SandboxId, Entry>>,
+    departures: mpsc::UnboundedSender<Departure>,
+    departed: tokio::sync::Mutex<mpsc::UnboundedReceiver<Departure>>,
+    trouble: Mutex<HashMap<&'static str, ProviderError>>,
+}
+
+struct Entry {
+    state: Seen,
+    guest: Arc<FakeGuest>,
+    limits: Limits,
+}
+
+impl Default for Fake {
+    fn default() -> Self {
+        let (departures, departed) = mpsc::unbounded_channel();
+        Fake {
+            sandboxes: Mutex::default(),
+            departures,
+            departed: tokio::sync::Mutex::new(departed),
+            trouble: Mutex::default(),
+        }
+    }
+}
+
+impl Fake {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Fake::default())
+    }
+
+    /// Ends a sandbox's processes as a kernel would, unasked.
+    pub fn kill(&self, id: &SandboxId, ended: Ended) {
+        if let Some(entry) = self.sandboxes.lock().expect("no panic while held").get_mut(id) {
+            entry.state = Seen::Stopped;
+            entry.guest.end_processes();
+        }
+        let _ = self.departures.send(Departure { id: id.clone(), ended });
+    }
+
+    /// Ends all processes without a word, as a reboot does.
+    pub fn reboot(&self) {
+        for entry in self.sandboxes.lock().expect("no panic while held").values_mut() {
+            entry.state = Seen::Stopped;
+            entry.guest.end_processes();
+        }
+    }
+
+    /// The next call of that name fails so.
+    pub fn fail_next(&self, call: &'static str, error: ProviderError) {
+        self.trouble.lock().expect("no panic while held").insert(call, error);
+    }
+
+    /// Everything that is there, for leak checks.
+    pub fn ids(&self) -> Vec<SandboxId> {
+        self.sandboxes.lock().expect("no panic while held").keys().cloned().collect()
+    }
+
+    fn trouble(&self, call: &'static str) -> Result<(), ProviderError> {
+        match self.trouble.lock().expect("no panic while held").remove(call) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    fn with<T>(&self, id: &SandboxId, act: impl FnOnce(&mut Entry) -> T) -> Result<T, ProviderError> {
+        let mut sandboxes = self.sandboxes.lock().expect("no panic while held");
+        sandboxes.get_mut(id).map(act).ok_or_else(|| ProviderError::NotFound(id.clone()))
+    }
+}
+
+#[async_trait]
+impl Provider for Fake {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { pause: true, resize: true, persistent: true, network_policy: true, isolation: Isolation::None }
+    }
+
+    async fn launch(&self, spec: &Spec) -> Result<(), ProviderError> {
+        self.trouble("launch")?;
+        let mut sandboxes = self.sandboxes.lock().expect("no panic while held");
+        let entry = sandboxes.entry(spec.id.clone()).or_insert_with(|| Entry {
+            state: Seen::Running,
+            guest: FakeGuest::new(spec),
+            limits: spec.limits,
+        });
+        entry.state = Seen::Running;
+        entry.limits = spec.limits;
+        Ok(())
+    }
+
+    async fn stop(&self, id: &SandboxId, _grace: Duration) -> Result<(), ProviderError> {
+        self.trouble("stop")?;
+        self.with(id, |entry| {
+            entry.state = Seen::Stopped;
+            entry.guest.end_processes();
+        })
+    }
+
+    async fn pause(&self, id: &SandboxId) -> Result<(), ProviderError> {
+        self.trouble("pause")?;
+        self.with(id, |entry| entry.state = Seen::Paused)
+    }
+
+    async fn resume(&self, id: &SandboxId) -> Result<(), ProviderError> {
+        self.trouble("resume")?;
+        self.with(id, |entry| entry.state = Seen::Running)
+    }
+
+    async fn destroy(&self, id: &SandboxId) -> Result<(), ProviderError> {
+        self.trouble("destroy")?;
+        if let Some(entry) = self.sandboxes.lock().expect("no panic while held").remove(id) {
+            entry.guest.end_processes();
+        }
+        Ok(())
+    }
+
+    async fn resize(&self, id: &SandboxId, limits: &Limits) -> Result<(), ProviderError> {
+        self.trouble("resize")?;
+        self.with(id, |entry| entry.limits = *limits)
+    }
+
+    async fn set_network(&self, id: &SandboxId, _network: &Network) -> Result<(), ProviderError> {
+        self.trouble("set_network")?;
+        self.with(id, |_| ())
+    }
+
+    async fn usage(&self, id: &SandboxId) -> Result<Usage, ProviderError> {
+        self.trouble("usage")?;
+        self.with(id, |entry| Usage {
+            memory: 1 << 20,
+            memory_peak: 2 << 20,
+            memory_limit: entry.limits.memory,
+            pids: entry.guest.running_processes() as u64 + 1,
+            disk: entry.guest.bytes_in_files(),
+            disk_limit: entry.limits.disk,
+            ..Usage::default()
+        })
+    }
+
+    async fn sightings(&self) -> Result<Vec<Sighting>, ProviderError> {
+        self.trouble("sightings")?;
+        let sandboxes = self.sandboxes.lock().expect("no panic while held");
+        Ok(sandboxes.iter().map(|(id, entry)| Sighting { id: id.clone(), state: entry.state }).collect())
+    }
+
+    async fn departure(&self) -> Departure {
+        match self.departed.lock().await.recv().await {
+            Some(departure) => departure,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn guest(&self, id: &SandboxId) -> Guest {
+        let sandboxes = self.sandboxes.lock().expect("no panic while held");
+        let guest =
+            sandboxes.get(id).filter(|entry| entry.state == Seen::Running).map(|entry| Arc::clone(&entry.guest));
+        Guest::new(Arc::new(guest::Link(guest)))
+    }
+
+    async fn export(&self, id: &SandboxId, to: &mut (dyn AsyncWrite + Send + Unpin)) -> Result<(), ProviderError> {
+        self.trouble("export")?;
+        let files = self.with(id, |entry| entry.guest.save_files())?;
+        to.write_all(&files).await.map_err(|error| ProviderError::Failed(error.to_string()))
+    }
+
+    async fn import(&self, spec: &Spec, from: &mut (dyn AsyncRead + Send + Unpin)) -> Result<(), ProviderError> {
+        self.trouble("import")?;
+        let mut files = Vec::new();
+        from.read_to_end(&mut files).await.map_err(|error| ProviderError::Failed(error.to_string()))?;
+        let guest = FakeGuest::new(spec);
+        guest.load_files(&files).map_err(ProviderError::Failed)?;
+        let entry = Entry { state: Seen::Stopped, guest, limits: spec.limits };
+        self.sandboxes.lock().expect("no panic while held").insert(spec.id.clone(), entry);
+        Ok(())
+    }
+}

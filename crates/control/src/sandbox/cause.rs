@@ -1,0 +1,91 @@
+//! Why a sandbox is in its state, so that a person can read it.
+
+use cove_engine::state::Ended;
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Cause {
+    pub code: Code,
+    /// A sentence.
+    pub message: String,
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// Somebody asked.
+    Requested,
+    /// Traffic woke it.
+    Woken,
+    /// The lifetime was over.
+    Lifetime,
+    Idle,
+    /// A timer after the stop: archive or delete.
+    Retention,
+    OutOfMemory,
+    /// A signal from outside ended it.
+    Killed,
+    /// The daemon inside ended by itself.
+    GuestExited,
+    /// Its processes were gone when the server looked: the host restarted, or somebody cleaned up.
+    Vanished,
+    /// The server ended in the middle of a change.
+    ServerRestart,
+    /// A start did not work.
+    StartFailed,
+    /// Another change did not work; the sandbox is as it was.
+    ChangeFailed,
+    /// Handed out from a warm pool.
+    Pool,
+}
+
+impl Cause {
+    pub fn new(code: Code, message: impl Into<String>, at: Timestamp) -> Self {
+        Cause { code, message: message.into(), at }
+    }
+
+    pub fn requested(what: &str, at: Timestamp) -> Self {
+        Cause::new(Code::Requested, format!("{what} was asked for"), at)
+    }
+
+    /// What the engine tells of an end, in words.
+    pub fn ended(ended: &Ended, at: Timestamp) -> Self {
+        match ended {
+            Ended::Stopped => Cause::new(Code::Requested, "every process had gone", at),
+            Ended::OutOfMemory { limit, peak, largest } => {
+                let largest = largest
+                    .as_ref()
+                    .map(|process| format!(", largest process {} with {}", process.name, bytes(process.memory)))
+                    .unwrap_or_default();
+                let message = format!("out of memory: {} of {}{largest}", bytes(*peak), bytes(*limit));
+                Cause::new(Code::OutOfMemory, message, at)
+            }
+            Ended::Killed { signal } => {
+                Cause::new(Code::Killed, format!("killed from outside with signal {signal}"), at)
+            }
+            Ended::GuestExited { code } => {
+                Cause::new(Code::GuestExited, format!("the daemon inside ended with code {code}"), at)
+            }
+            Ended::Vanished => Cause::new(
+                Code::Vanished,
+                "its processes were gone when the server looked: the host restarted, or somebody ended them",
+                at,
+            ),
+        }
+    }
+}
+
+/// Bytes as people read them.
+pub fn bytes(count: u64) -> String {
+    const STEPS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    for (size, unit) in STEPS {
+        if count >= size {
+            return format!("{:.1} {unit}", count as f64 / size as f64);
+        }
+    }
+    format!("{count} B")
+}

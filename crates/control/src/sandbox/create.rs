@@ -1,0 +1,223 @@
+//! Making a sandbox.
+//!
+//! The hot path: one write before the launch, one after. The row is there before the provider is asked, so that a
+//! server that dies in between knows what to look for.
+
+use cove_engine::spec::Limits;
+
+use super::cause::{Cause, Code};
+use super::state::Event;
+use super::{IfExists, NewSandbox, Sandbox, State, Timers};
+use crate::event::Kind;
+use crate::store::Written;
+use crate::store::sandboxes::Inserted;
+use crate::{App, Caller, Error, Scope, random};
+
+/// Names are for people and for host names.
+const NAME_MAX: usize = 128;
+const LABELS_MAX: usize = 64;
+const ENV_BYTES_MAX: usize = 128 << 10;
+
+impl App {
+    pub async fn create_sandbox(&self, caller: &Caller, new: NewSandbox) -> Result<Sandbox, Error> {
+        caller.require(Scope::Write)?;
+        check(&new)?;
+        if let Some(existing) = self.existing(caller, &new).await? {
+            return Ok(existing);
+        }
+        let sandbox = self.draft(caller, &new).await?;
+        let app = self.clone();
+        let caller = caller.clone();
+        // The caller may hang up; what was begun is finished all the same.
+        self.detached(async move { app.make(&caller, sandbox, new).await }).await
+    }
+
+    async fn existing(&self, caller: &Caller, new: &NewSandbox) -> Result<Option<Sandbox>, Error> {
+        if new.if_exists == IfExists::Refuse {
+            return Ok(None);
+        }
+        let Some(name) = &new.name else {
+            return Err(Error::invalid("name", "get-or-create needs a name"));
+        };
+        let Some(found) = self.store().sandbox_by_name(&caller.organisation, name).await? else { return Ok(None) };
+        let found = if found.state.is_in_transition() { self.settled(&found.id).await? } else { found };
+        match found.state {
+            State::Destroyed | State::Destroying => Ok(None),
+            State::Running => Ok(Some(found)),
+            _ if new.if_exists == IfExists::EnsureRunning => {
+                let cause = Cause::requested("a running sandbox", self.now());
+                Ok(Some(self.change_state(&found.id, Event::Start, cause).await?))
+            }
+            _ => Ok(Some(found)),
+        }
+    }
+
+    async fn draft(&self, caller: &Caller, new: &NewSandbox) -> Result<Sandbox, Error> {
+        let template = self.template(caller, new.template.as_deref().unwrap_or("base")).await?;
+        let provider = new.provider.clone().unwrap_or_else(|| self.default_provider().to_owned());
+        self.provider(&provider)?;
+        let limits = new.limits.apply(template.limits);
+        self.check_limits(&caller.organisation, limits).await?;
+        let now = self.now();
+        let mut timers = Timers::default();
+        new.timers.apply(&mut timers, now);
+        let mut env = template.env.clone();
+        env.extend(new.env.clone());
+        let sandbox = Sandbox {
+            id: random::sandbox_id(),
+            organisation: caller.organisation.clone(),
+            name: new.name.clone(),
+            template: template.name.clone(),
+            root: template.root.clone(),
+            provider,
+            server: self.server().to_owned(),
+            labels: new.labels.clone(),
+            env,
+            limits,
+            network: new.network.clone(),
+            timers,
+            owner: new.owner.clone(),
+            user: new.user.clone().unwrap_or(template.user),
+            cwd: new.cwd.clone().or(template.cwd),
+            public: new.public,
+            state: State::Creating,
+            cause: Cause::requested("a new sandbox", now),
+            state_since: now,
+            created_at: now,
+            started_at: None,
+            last_activity_at: now,
+            metered_from: now,
+            access_token: random::token(),
+            traffic_token: random::token(),
+            door: new.door.clone(),
+            pool: None,
+            generation: 0,
+        };
+        sandbox.network.to_engine()?;
+        Ok(sandbox)
+    }
+
+    async fn make(&self, caller: &Caller, sandbox: Sandbox, new: NewSandbox) -> Result<Sandbox, Error> {
+        let _lock = self.locks().lock(&sandbox.id).await;
+        let sandbox = match self.store().insert_sandbox(&sandbox, new.idempotency_key.as_deref()).await? {
+            Inserted::New => sandbox,
+            Inserted::Repeated(earlier) => return self.repeated(caller, &earlier).await,
+            Inserted::NameTaken if new.if_exists != IfExists::Refuse => {
+                // Lost a race with the same request: theirs is ours.
+                return self.existing(caller, &new).await?.ok_or_else(|| name_taken(&new));
+            }
+            Inserted::NameTaken => return Err(name_taken(&new)),
+        };
+        self.launch_new(sandbox).await
+    }
+
+    /// The first launch. One that fails leaves nothing: nobody was told of it.
+    pub(crate) async fn launch_new(&self, mut sandbox: Sandbox) -> Result<Sandbox, Error> {
+        let launched = match self.provider(&sandbox.provider) {
+            Ok(provider) => match sandbox.spec() {
+                Ok(spec) => provider.launch(&spec).await.map_err(Error::from),
+                Err(error) => Err(error),
+            },
+            Err(error) => Err(error),
+        };
+        let now = self.now();
+        match launched {
+            Ok(()) => {
+                sandbox.state = State::Running;
+                sandbox.state_since = now;
+                sandbox.started_at = Some(now);
+                sandbox.last_activity_at = now;
+                sandbox.metered_from = now;
+                let event = self.sandbox_event(&sandbox, Kind::Created);
+                if self.store().update_sandbox(&mut sandbox, Some(&event)).await? == Written::Overtaken {
+                    return Err(Error::Conflict(format!("sandbox {} was changed while it was made", sandbox.id)));
+                }
+                self.announce(State::Creating, &sandbox);
+                Ok(sandbox)
+            }
+            Err(error) => {
+                let cause = Cause::new(Code::StartFailed, format!("the start failed: {error}"), now);
+                self.abandon(sandbox, cause).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn repeated(&self, caller: &Caller, earlier: &str) -> Result<Sandbox, Error> {
+        let id = earlier.parse().map_err(|_| Error::internal("idempotency key leads to no sandbox id"))?;
+        self.settled(&id).await?;
+        self.sandbox(caller, earlier).await
+    }
+}
+
+fn name_taken(new: &NewSandbox) -> Error {
+    Error::Conflict(format!("a sandbox named {:?} is there already", new.name.as_deref().unwrap_or_default()))
+}
+
+fn check(new: &NewSandbox) -> Result<(), Error> {
+    if let Some(name) = &new.name {
+        check_name(name)?;
+    }
+    check_labels(&new.labels)?;
+    check_env(&new.env)?;
+    if new.timers.lifetime_seconds == Some(Some(0)) {
+        return Err(Error::invalid("lifetime_seconds", "must be greater than 0"));
+    }
+    if let Some(key) = &new.idempotency_key {
+        if key.is_empty() || key.len() > 255 {
+            return Err(Error::invalid("Idempotency-Key", "1 to 255 characters"));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn check_name(name: &str) -> Result<(), Error> {
+    let fits = !name.is_empty()
+        && name.len() <= NAME_MAX
+        && !name.starts_with(['-', '.'])
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+    if fits {
+        return Ok(());
+    }
+    Err(Error::invalid("name", "1 to 128 letters, digits, '-', '_' and '.', not beginning with '-' or '.'"))
+}
+
+pub(crate) fn check_labels(labels: &std::collections::BTreeMap<String, String>) -> Result<(), Error> {
+    if labels.len() > LABELS_MAX {
+        return Err(Error::invalid("labels", format!("at most {LABELS_MAX}")));
+    }
+    match labels.iter().find(|(key, value)| key.is_empty() || key.len() > 255 || value.len() > 4096) {
+        Some((key, _)) => {
+            Err(Error::invalid(format!("labels.{key}"), "a key has 1 to 255 characters, a value at most 4096"))
+        }
+        None => Ok(()),
+    }
+}
+
+pub(crate) fn check_env(env: &std::collections::BTreeMap<String, String>) -> Result<(), Error> {
+    if env.iter().map(|(key, value)| key.len() + value.len() + 2).sum::<usize>() > ENV_BYTES_MAX {
+        return Err(Error::invalid("env", format!("at most {ENV_BYTES_MAX} bytes in all")));
+    }
+    let bad = env.iter().find(|(key, value)| key.is_empty() || key.contains(['=', '\0']) || value.contains('\0'));
+    match bad {
+        Some((key, _)) => Err(Error::invalid(format!("env.{key}"), "no empty name, '=' in a name, or NUL byte")),
+        None => Ok(()),
+    }
+}
+
+/// What every sandbox must have to work at all.
+pub(crate) fn check_smallest(limits: Limits) -> Result<(), Error> {
+    if !(limits.cpus.is_finite() && limits.cpus >= 0.01) {
+        return Err(Error::invalid("limits.cpus", "at least 0.01"));
+    }
+    if limits.memory < 16 << 20 {
+        return Err(Error::invalid("limits.memory", "at least 16 MiB"));
+    }
+    if limits.disk.is_some_and(|disk| disk < 1 << 20) {
+        return Err(Error::invalid("limits.disk", "at least 1 MiB"));
+    }
+    if limits.pids < 4 {
+        return Err(Error::invalid("limits.pids", "at least 4"));
+    }
+    Ok(())
+}

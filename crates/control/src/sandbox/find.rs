@@ -1,0 +1,37 @@
+//! Finding sandboxes: by id, by name, by filter.
+
+use cove_engine::SandboxId;
+
+use super::{Filter, Listed, Page, Sandbox, State};
+use crate::{App, Caller, Error};
+
+impl App {
+    /// One sandbox by id, else by name. A destroyed one is found by id alone, and only where asked for.
+    pub async fn sandbox(&self, caller: &Caller, id_or_name: &str) -> Result<Sandbox, Error> {
+        let found = self.store().sandbox(&caller.organisation, id_or_name).await?;
+        found.filter(|sandbox| sandbox.state != State::Destroyed).ok_or_else(|| Error::not_found("sandbox", id_or_name))
+    }
+
+    /// As [`App::sandbox`], and those that are gone as well: for the record.
+    pub async fn sandbox_even_destroyed(&self, caller: &Caller, id_or_name: &str) -> Result<Sandbox, Error> {
+        let found = self.store().sandbox(&caller.organisation, id_or_name).await?;
+        found.ok_or_else(|| Error::not_found("sandbox", id_or_name))
+    }
+
+    /// For those who proved their right by a token of the sandbox's own.
+    pub(crate) async fn sandbox_of_anybody(&self, id: &SandboxId) -> Result<Sandbox, Error> {
+        let found = self.store().sandbox_by_id(id).await?;
+        found
+            .filter(|sandbox| sandbox.state != State::Destroyed && sandbox.pool.is_none())
+            .ok_or_else(|| Error::not_found("sandbox", id.to_string()))
+    }
+
+    pub async fn list_sandboxes(
+        &self,
+        caller: &Caller,
+        filter: &Filter,
+        page: &Page,
+    ) -> Result<Listed<Sandbox>, Error> {
+        self.store().list_sandboxes(&caller.organisation, filter, page).await
+    }
+}

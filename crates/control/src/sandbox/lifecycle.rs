@@ -1,0 +1,290 @@
+//! Start, stop, pause, resume, archive, recover, destroy: one path for all.
+//!
+//! A change takes the sandbox's lock (so a stop that comes during a start waits for it), asks the pure machine, writes
+//! the state in transition, carries out the effect, writes the outcome. Work is detached from the caller: one that
+//! hangs up half-way leaves nothing half done.
+
+use std::time::Duration;
+
+use cove_engine::SandboxId;
+
+use super::cause::{Cause, Code};
+use super::state::{self, Denied, Effect, Event};
+use super::{Sandbox, State};
+use crate::event::Kind;
+use crate::store::Written;
+use crate::{App, Caller, Error, Scope};
+
+/// What processes get between SIGTERM and SIGKILL when their sandbox is stopped.
+pub const STOP_GRACE: Duration = Duration::from_secs(5);
+
+/// Another server may write between our read and our write; the pure rules are asked again that often.
+const ATTEMPTS: usize = 8;
+
+impl App {
+    pub async fn start(&self, caller: &Caller, id_or_name: &str) -> Result<Sandbox, Error> {
+        self.ask(caller, id_or_name, Event::Start, "a start").await
+    }
+
+    pub async fn stop(&self, caller: &Caller, id_or_name: &str) -> Result<Sandbox, Error> {
+        self.ask(caller, id_or_name, Event::Stop, "a stop").await
+    }
+
+    pub async fn pause(&self, caller: &Caller, id_or_name: &str) -> Result<Sandbox, Error> {
+        self.ask(caller, id_or_name, Event::Pause, "a pause").await
+    }
+
+    pub async fn resume(&self, caller: &Caller, id_or_name: &str) -> Result<Sandbox, Error> {
+        self.ask(caller, id_or_name, Event::Resume, "a resume").await
+    }
+
+    pub async fn archive(&self, caller: &Caller, id_or_name: &str) -> Result<Sandbox, Error> {
+        self.ask(caller, id_or_name, Event::Archive, "an archive").await
+    }
+
+    pub async fn recover(&self, caller: &Caller, id_or_name: &str) -> Result<Sandbox, Error> {
+        self.ask(caller, id_or_name, Event::Recover, "a recovery").await
+    }
+
+    pub async fn destroy(&self, caller: &Caller, id_or_name: &str) -> Result<Sandbox, Error> {
+        self.ask(caller, id_or_name, Event::Destroy, "a destroy").await
+    }
+
+    async fn ask(&self, caller: &Caller, id_or_name: &str, event: Event, what: &str) -> Result<Sandbox, Error> {
+        caller.require(Scope::Write)?;
+        let sandbox = self.sandbox(caller, id_or_name).await?;
+        self.change_state(&sandbox.id, event, Cause::requested(what, self.now())).await
+    }
+
+    /// The sandbox once nobody is at work on it.
+    pub(crate) async fn settled(&self, id: &SandboxId) -> Result<Sandbox, Error> {
+        let _lock = self.locks().lock(id).await;
+        self.store().sandbox_by_id(id).await?.ok_or_else(|| Error::not_found("sandbox", id.to_string()))
+    }
+
+    /// Brings an event to a sandbox and sees it through.
+    pub(crate) async fn change_state(&self, id: &SandboxId, event: Event, cause: Cause) -> Result<Sandbox, Error> {
+        let app = self.clone();
+        let id = id.clone();
+        self.detached(async move {
+            let _lock = app.locks().lock(&id).await;
+            app.change_locked(&id, event, cause).await
+        })
+        .await
+    }
+
+    /// As [`App::change_state`], for those who hold the lock.
+    pub(crate) async fn change_locked(&self, id: &SandboxId, event: Event, cause: Cause) -> Result<Sandbox, Error> {
+        let (mut sandbox, mut effect) = self.set_out(id, event, &cause).await?;
+        while let Some(work) = effect {
+            let outcome = self.carry_out(&sandbox, work).await;
+            (sandbox, effect) = self.conclude(sandbox, work, outcome).await?;
+        }
+        Ok(sandbox)
+    }
+
+    /// Writes the first new state. Returns the effect that must follow.
+    async fn set_out(&self, id: &SandboxId, event: Event, cause: &Cause) -> Result<(Sandbox, Option<Effect>), Error> {
+        for _ in 0..ATTEMPTS {
+            let found = self.store().sandbox_by_id(id).await?;
+            let mut sandbox = found.ok_or_else(|| Error::not_found("sandbox", id.to_string()))?;
+            self.check_here(&sandbox)?;
+            // For the ephemeral a stop, asked or not, is the end.
+            let event = match event {
+                Event::Stop | Event::Departed if sandbox.timers.ephemeral => Event::Destroy,
+                event => event,
+            };
+            self.check_capable(&sandbox, event)?;
+            let step = state::apply(sandbox.state, event)?;
+            if step.state == sandbox.state && step.effect.is_none() {
+                return Ok((sandbox, None));
+            }
+            match self.write_state(&mut sandbox, step.state, cause.clone()).await? {
+                Written::Done => return Ok((sandbox, step.effect)),
+                Written::Overtaken => continue,
+            }
+        }
+        Err(Error::Conflict(format!("sandbox {id} is being changed by others; try again")))
+    }
+
+    /// Asks the provider. Every effect is idempotent.
+    async fn carry_out(&self, sandbox: &Sandbox, effect: Effect) -> Result<(), Error> {
+        let provider = self.provider(&sandbox.provider)?;
+        match effect {
+            Effect::Launch => provider.launch(&sandbox.spec()?).await?,
+            Effect::Stop => provider.stop(&sandbox.id, STOP_GRACE).await?,
+            Effect::Pause => provider.pause(&sandbox.id).await?,
+            Effect::Resume => provider.resume(&sandbox.id).await?,
+            Effect::Export => self.export(sandbox).await?,
+            Effect::Import => self.import(sandbox).await?,
+            Effect::Destroy => {
+                provider.destroy(&sandbox.id).await?;
+                self.forget_archive(sandbox).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what became of an effect; the next effect, where one follows from another.
+    async fn conclude(
+        &self,
+        sandbox: Sandbox,
+        effect: Effect,
+        outcome: Result<(), Error>,
+    ) -> Result<(Sandbox, Option<Effect>), Error> {
+        let now = self.now();
+        let (event, cause, failure) = match outcome {
+            Ok(()) => (success(effect), sandbox.cause.clone(), None),
+            // Destroying stays so: the background tries again until nothing remains.
+            Err(error) if effect == Effect::Destroy => {
+                self.retry_destroy(&sandbox.id).await?;
+                tracing::warn!(sandbox = %sandbox.id, error = %error, detail = error.detail(), "destroy failed, will be tried again");
+                return Ok((sandbox, None));
+            }
+            Err(error) => {
+                let detail = error.detail().map(ToOwned::to_owned).unwrap_or_else(|| error.to_string());
+                let (event, code) = match effect {
+                    Effect::Launch => (Event::LaunchFailed, Code::StartFailed),
+                    _ => (Event::Undone, Code::ChangeFailed),
+                };
+                let cause = Cause::new(code, format!("{} failed: {detail}", noun(effect)), now);
+                (event, cause, Some(error))
+            }
+        };
+        let mut sandbox = sandbox;
+        for _ in 0..ATTEMPTS {
+            let step = match state::apply(sandbox.state, event) {
+                Ok(step) => step,
+                // Overtaken by another server's change: its word stands.
+                Err(Denied { .. }) => return Ok((sandbox, None)),
+            };
+            match self.write_state(&mut sandbox, step.state, cause.clone()).await? {
+                Written::Done => {
+                    return match failure {
+                        Some(error) => Err(error),
+                        None => Ok((sandbox, step.effect)),
+                    };
+                }
+                Written::Overtaken => {
+                    let found = self.store().sandbox_by_id(&sandbox.id).await?;
+                    sandbox = found.ok_or_else(|| Error::not_found("sandbox", sandbox.id.to_string()))?;
+                }
+            }
+        }
+        Err(Error::Conflict(format!("sandbox {} is being changed by others; try again", sandbox.id)))
+    }
+
+    /// The one place where a state is written: times, account and event go with it.
+    pub(crate) async fn write_state(&self, sandbox: &mut Sandbox, to: State, cause: Cause) -> Result<Written, Error> {
+        let now = self.now();
+        let from = sandbox.state;
+        let metered = self.meter(sandbox, to, now);
+        let mut next = sandbox.clone();
+        next.state = to;
+        next.cause = cause;
+        next.state_since = now;
+        if to == State::Running && from != State::Running {
+            next.started_at = Some(now);
+            next.last_activity_at = now;
+            if next.cause.code == Code::Woken {
+                next.timers.deadline = next.timers.lifetime_seconds.map(|s| crate::clock::after(now, s));
+            }
+        }
+        next.metered_from = metered.metered_from;
+        let event = kind_of(from, to).map(|kind| self.sandbox_event(&next, kind));
+        let written = self.store().update_sandbox_metered(&mut next, event.as_ref(), metered.span.as_ref()).await?;
+        if written == Written::Done {
+            *sandbox = next;
+            self.announce(from, sandbox);
+        }
+        Ok(written)
+    }
+
+    /// A sandbox that never lived: its row becomes a record, the provider keeps nothing.
+    pub(crate) async fn abandon(&self, mut sandbox: Sandbox, cause: Cause) {
+        let id = sandbox.id.clone();
+        let cleaned = match self.provider(&sandbox.provider) {
+            Ok(provider) => provider.destroy(&id).await.map_err(Error::from),
+            Err(error) => Err(error),
+        };
+        let to = if cleaned.is_ok() { State::Destroyed } else { State::Destroying };
+        if let Err(error) = self.write_state(&mut sandbox, to, cause).await {
+            tracing::error!(sandbox = %id, %error, detail = error.detail(), "note of a failed creation");
+        }
+        if let Err(error) = cleaned {
+            tracing::warn!(sandbox = %id, %error, detail = error.detail(), "cleanup of a failed creation, will be tried again");
+            let _ = self.retry_destroy(&id).await;
+        }
+    }
+
+    fn check_here(&self, sandbox: &Sandbox) -> Result<(), Error> {
+        if sandbox.server == self.server() || !self.is_bound_to_host(&sandbox.provider) {
+            return Ok(());
+        }
+        Err(Error::Elsewhere { id: sandbox.id.to_string(), server: sandbox.server.clone() })
+    }
+
+    fn check_capable(&self, sandbox: &Sandbox, event: Event) -> Result<(), Error> {
+        let capabilities = self.provider(&sandbox.provider)?.capabilities();
+        match event {
+            Event::Pause if !capabilities.pause => {
+                Err(Error::Unsupported(format!("provider {} cannot pause", sandbox.provider)))
+            }
+            Event::Stop | Event::Archive if !capabilities.persistent => {
+                Err(Error::Unsupported(format!("provider {} keeps no files over a stop", sandbox.provider)))
+            }
+            Event::Archive if sandbox.timers.ephemeral => {
+                Err(Error::invalid("archive", "an ephemeral sandbox cannot be archived"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn success(effect: Effect) -> Event {
+    match effect {
+        Effect::Launch => Event::Launched,
+        Effect::Stop => Event::Stopped,
+        Effect::Pause => Event::Paused,
+        Effect::Resume => Event::Resumed,
+        Effect::Export => Event::Exported,
+        Effect::Import => Event::Imported,
+        Effect::Destroy => Event::Destroyed,
+    }
+}
+
+fn noun(effect: Effect) -> &'static str {
+    match effect {
+        Effect::Launch => "the start",
+        Effect::Stop => "the stop",
+        Effect::Pause => "the pause",
+        Effect::Resume => "the resume",
+        Effect::Export => "the archive",
+        Effect::Import => "the restore",
+        Effect::Destroy => "the destroy",
+    }
+}
+
+/// The event that a change of state is told by; transitions are not told.
+fn kind_of(from: State, to: State) -> Option<Kind> {
+    if from == to {
+        return None;
+    }
+    match to {
+        State::Running if matches!(from, State::Paused | State::Resuming) => Some(Kind::Resumed),
+        State::Running => Some(Kind::Started),
+        State::Paused => Some(Kind::Paused),
+        State::Stopped => Some(Kind::Stopped),
+        State::Archived => Some(Kind::Archived),
+        State::Destroyed => Some(Kind::Destroyed),
+        State::Failed => Some(Kind::Failed),
+        State::Creating
+        | State::Starting
+        | State::Pausing
+        | State::Resuming
+        | State::Stopping
+        | State::Archiving
+        | State::Restoring
+        | State::Destroying => None,
+    }
+}

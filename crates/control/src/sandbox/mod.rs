@@ -1,0 +1,216 @@
+//! The noun at the centre: an isolated computer with files, processes, network and limits.
+//!
+//! * [`state`]: its life as a pure machine; [`timers`]: when it is put away by itself; [`cause`]: why it is as it is
+//! * [`create`], [`lifecycle`], [`change`], [`find`], [`reach`]: what can be done with it, one verb a file
+//! * [`reconcile`]: what a server does that comes back
+
+pub mod cause;
+pub mod change;
+pub mod create;
+pub mod find;
+pub mod lifecycle;
+pub mod network;
+pub mod reach;
+pub mod reconcile;
+pub mod state;
+pub mod timers;
+
+use std::collections::BTreeMap;
+
+pub use cause::Cause;
+use cove_engine::SandboxId;
+use cove_engine::spec::{Limits, Root, Spec, Storage};
+pub use network::NetworkPolicy;
+use serde::{Deserialize, Serialize};
+pub use state::State;
+pub use timers::{Expiry, IdleMeasure, Timers, TimersChange};
+
+use crate::Error;
+use crate::clock::Timestamp;
+
+/// A sandbox as the control plane knows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Sandbox {
+    pub id: SandboxId,
+    pub organisation: String,
+    /// Unique in its organisation while the sandbox is there.
+    pub name: Option<String>,
+    /// The template's name.
+    pub template: String,
+    pub root: Root,
+    pub provider: String,
+    /// The server whose machine it is on.
+    pub server: String,
+    pub labels: BTreeMap<String, String>,
+    pub env: BTreeMap<String, String>,
+    pub limits: Limits,
+    pub network: NetworkPolicy,
+    pub timers: Timers,
+    /// Whom the organisation bills it to: any word of its own.
+    pub owner: Option<String>,
+    /// Who runs a command that names nobody.
+    pub user: String,
+    pub cwd: Option<String>,
+    /// Previews need no token.
+    pub public: bool,
+
+    pub state: State,
+    pub cause: Cause,
+    pub state_since: Timestamp,
+    pub created_at: Timestamp,
+    /// The latest start.
+    pub started_at: Option<Timestamp>,
+    pub last_activity_at: Timestamp,
+    /// From when on the present rate of use is not yet in the account.
+    pub metered_from: Timestamp,
+
+    /// Opens this sandbox alone: file URLs, processes.
+    pub access_token: String,
+    /// Opens its ports alone.
+    pub traffic_token: String,
+    /// What a door remembers of its own.
+    #[serde(default)]
+    pub door: serde_json::Value,
+    /// The warm pool it waits in; nobody's until it is handed out.
+    #[serde(default)]
+    pub pool: Option<String>,
+    /// Rises with every write: who writes with an old number has been overtaken.
+    #[serde(default)]
+    pub generation: i64,
+}
+
+impl Sandbox {
+    /// What the provider is told.
+    pub fn spec(&self) -> Result<Spec, Error> {
+        Ok(Spec {
+            id: self.id.clone(),
+            root: self.root.clone(),
+            storage: Storage::Disk,
+            limits: self.limits,
+            network: self.network.to_engine()?,
+            mounts: Vec::new(),
+            hostname: self.hostname(),
+            env: self.env.clone(),
+            default_user: self.user.clone(),
+            default_cwd: self.cwd.clone(),
+        })
+    }
+
+    fn hostname(&self) -> String {
+        let name = self.name.as_deref().unwrap_or_default();
+        let fits = !name.is_empty()
+            && name.len() <= 63
+            && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+            && !name.starts_with('-')
+            && !name.ends_with('-');
+        if fits { name.to_owned() } else { self.id.to_string() }
+    }
+}
+
+/// What a caller wants made. Everything has a default.
+#[derive(Debug, Clone, Default)]
+pub struct NewSandbox {
+    pub name: Option<String>,
+    pub template: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    pub env: BTreeMap<String, String>,
+    pub limits: LimitsChange,
+    pub network: NetworkPolicy,
+    pub timers: TimersChange,
+    pub provider: Option<String>,
+    pub owner: Option<String>,
+    pub user: Option<String>,
+    pub cwd: Option<String>,
+    pub public: bool,
+    /// The same key with the same request gives the same sandbox.
+    pub idempotency_key: Option<String>,
+    pub door: serde_json::Value,
+    pub if_exists: IfExists,
+}
+
+/// What to do where the name is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum IfExists {
+    #[default]
+    Refuse,
+    /// Give the one that is there.
+    Return,
+    /// Give the one that is there, started if it does not run.
+    EnsureRunning,
+}
+
+/// Parts of [`Limits`] to set.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct LimitsChange {
+    /// Processors; 0.5 is half of one.
+    #[schema(exclusive_minimum = 0.0)]
+    pub cpus: Option<f64>,
+    /// Bytes.
+    pub memory: Option<u64>,
+    /// Bytes.
+    pub disk: Option<u64>,
+    /// Processes and threads.
+    pub pids: Option<u32>,
+}
+
+impl LimitsChange {
+    pub fn apply(&self, limits: Limits) -> Limits {
+        Limits {
+            cpus: self.cpus.unwrap_or(limits.cpus),
+            memory: self.memory.unwrap_or(limits.memory),
+            disk: self.disk.or(limits.disk),
+            pids: self.pids.unwrap_or(limits.pids),
+            inodes: limits.inodes,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        *self == LimitsChange::default()
+    }
+}
+
+/// Which sandboxes a list is of. Absent parts match all; warm and destroyed ones are only there when asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// All pairs must match.
+    pub labels: BTreeMap<String, String>,
+    /// Any of them; empty = all but destroyed.
+    pub states: Vec<State>,
+    pub template: Option<String>,
+    /// The beginning of the name, in any case.
+    pub name_prefix: Option<String>,
+    pub owner: Option<String>,
+    pub created_after: Option<Timestamp>,
+    pub created_before: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Page {
+    pub limit: u32,
+    /// From the page before.
+    pub cursor: Option<String>,
+    pub order: Order,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    #[default]
+    NewestFirst,
+    OldestFirst,
+}
+
+impl Default for Page {
+    fn default() -> Self {
+        Page { limit: 100, cursor: None, order: Order::NewestFirst }
+    }
+}
+
+/// A piece of a longer list.
+#[derive(Debug, Clone)]
+pub struct Listed<T> {
+    pub items: Vec<T>,
+    /// For the page after; `None` on the last.
+    pub next: Option<String>,
+}

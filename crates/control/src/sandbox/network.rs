@@ -1,0 +1,127 @@
+//! Who may be reached from inside, as callers write it: addresses, ranges and domain names as text.
+
+use std::net::IpAddr;
+
+use cove_engine::spec::{Egress, Network, Target, Verdict};
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+/// A sandbox's way out. Private, link-local and metadata addresses are refused unless `allow` names them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct NetworkPolicy {
+    /// What becomes of a connection that no entry names.
+    pub access: Access,
+    /// Addresses (`1.2.3.4`), ranges (`10.0.0.0/8`), either with a port (`1.2.3.4:443`). Wins over `deny`.
+    pub allow: Vec<String>,
+    /// As `allow`.
+    pub deny: Vec<String>,
+    /// DNS servers to ask; the host's own where empty.
+    #[schema(value_type = Vec<String>)]
+    pub resolvers: Vec<IpAddr>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Access {
+    /// Everything but what is denied.
+    #[default]
+    Open,
+    /// Nothing but what is allowed.
+    Closed,
+}
+
+impl Default for NetworkPolicy {
+    fn default() -> Self {
+        NetworkPolicy { access: Access::Open, allow: Vec::new(), deny: Vec::new(), resolvers: Vec::new() }
+    }
+}
+
+impl NetworkPolicy {
+    /// No way out at all.
+    pub fn closed() -> Self {
+        NetworkPolicy { access: Access::Closed, ..NetworkPolicy::default() }
+    }
+
+    /// The engine's form of it; an entry that means nothing is refused by name.
+    pub fn to_engine(&self) -> Result<Network, Error> {
+        if self.access == Access::Closed && self.allow.is_empty() {
+            self.targets()?;
+            return Ok(Network::None);
+        }
+        let (allow, deny) = self.targets()?;
+        let otherwise = match self.access {
+            Access::Open => Verdict::Allow,
+            Access::Closed => Verdict::Deny,
+        };
+        Ok(Network::Full(Egress { allow, deny, otherwise, resolvers: self.resolvers.clone() }))
+    }
+
+    fn targets(&self) -> Result<(Vec<Target>, Vec<Target>), Error> {
+        let parse = |field: &str, entries: &[String]| {
+            entries
+                .iter()
+                .map(|entry| {
+                    parse_target(entry).ok_or_else(|| {
+                        Error::invalid(
+                            format!("network.{field}"),
+                            format!("{entry:?} is no address, range or address:port"),
+                        )
+                    })
+                })
+                .collect::<Result<Vec<_>, _>>()
+        };
+        Ok((parse("allow", &self.allow)?, parse("deny", &self.deny)?))
+    }
+}
+
+fn parse_target(text: &str) -> Option<Target> {
+    if let Ok(socket) = text.parse::<std::net::SocketAddr>() {
+        return Some(Target { address: socket.ip(), prefix: full_prefix(socket.ip()), port: Some(socket.port()) });
+    }
+    let (range, port) = match text.rsplit_once(':') {
+        Some((range, port)) if range.contains('/') && !port.contains('/') && !port.contains(']') => {
+            (range, Some(port.parse().ok()?))
+        }
+        _ => (text, None),
+    };
+    let (address, prefix) = match range.split_once('/') {
+        Some((address, prefix)) => (address.parse::<IpAddr>().ok()?, Some(prefix.parse::<u8>().ok()?)),
+        None => (range.parse::<IpAddr>().ok()?, None),
+    };
+    let prefix = prefix.unwrap_or(full_prefix(address));
+    (prefix <= full_prefix(address)).then_some(Target { address, prefix, port })
+}
+
+fn full_prefix(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_addresses_and_ports_are_understood() {
+        let policy = NetworkPolicy {
+            access: Access::Closed,
+            allow: vec!["10.0.0.0/8".into(), "1.2.3.4:443".into(), "::1".into(), "10.1.0.0/16:53".into()],
+            ..NetworkPolicy::default()
+        };
+        let Network::Full(egress) = policy.to_engine().unwrap() else { panic!("not full") };
+        assert_eq!(egress.allow.len(), 4);
+        assert_eq!(egress.allow[1].port, Some(443));
+        assert_eq!(egress.allow[3], Target { address: "10.1.0.0".parse().unwrap(), prefix: 16, port: Some(53) });
+        assert_eq!(egress.otherwise, Verdict::Deny);
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        let policy = NetworkPolicy { deny: vec!["10.0.0.0/99".into()], ..NetworkPolicy::default() };
+        assert_eq!(
+            policy.to_engine().unwrap_err().to_string(),
+            "network.deny: \"10.0.0.0/99\" is no address, range or address:port"
+        );
+    }
+}

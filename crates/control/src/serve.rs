@@ -1,0 +1,45 @@
+//! The sockets: a listener and a stop signal come from outside.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+
+use crate::{App, Error, door};
+
+/// How long requests that are under way may take once the server is told to end.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Finds what is true, starts the loops, serves until told to end; then finishes what is under way. Sandboxes go on.
+pub async fn run(
+    listener: TcpListener,
+    app: App,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), Error> {
+    let reconciled = app.reconcile().await?;
+    tracing::info!(
+        sandboxes = reconciled.sandboxes,
+        changed = reconciled.changed,
+        orphans = reconciled.orphans,
+        "reconciled"
+    );
+    app.begin();
+    let router = door::router(app.clone());
+    let told = app.ending().clone();
+    let ending = app.ending().clone();
+    let serving = axum::serve(listener, router.into_make_service_with_connect_info::<std::net::SocketAddr>())
+        .with_graceful_shutdown(async move {
+            shutdown.await;
+            told.cancel();
+        });
+    let late = async {
+        ending.cancelled().await;
+        tokio::time::sleep(GRACE).await;
+    };
+    tokio::select! {
+        served = serving => served.map_err(|error| Error::internal(format!("serve: {error}")))?,
+        () = late => tracing::warn!("some connections were still open at the end"),
+    }
+    app.shutdown().await;
+    Ok(())
+}

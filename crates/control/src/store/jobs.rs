@@ -1,0 +1,139 @@
+//! The durable queue of background work.
+
+use sqlx::Row;
+use sqlx::any::AnyRow;
+
+use super::Store;
+use super::sandboxes::Sql;
+use crate::Error;
+use crate::clock::from_millisecond;
+use crate::job::{Job, JobState, NewJob};
+
+const COLUMNS: &str =
+    "id, kind, subject, organisation, state, run_at, attempts, created_at, finished_at, error, payload";
+
+fn read(row: &AnyRow) -> Result<Job, Error> {
+    let state: String = row.try_get("state")?;
+    let payload: String = row.try_get("payload")?;
+    Ok(Job {
+        id: row.try_get("id")?,
+        kind: row.try_get("kind")?,
+        subject: row.try_get("subject")?,
+        organisation: row.try_get("organisation")?,
+        state: JobState::parse(&state).ok_or_else(|| Error::internal(format!("store: job in state {state}")))?,
+        run_at: from_millisecond(row.try_get("run_at")?),
+        attempts: row.try_get("attempts")?,
+        created_at: from_millisecond(row.try_get("created_at")?),
+        finished_at: row.try_get::<Option<i64>, _>("finished_at")?.map(from_millisecond),
+        error: row.try_get("error")?,
+        payload: super::from_body(&payload)?,
+    })
+}
+
+impl Store {
+    /// Queues work; where one with the same key is under way already, that one is enough.
+    pub async fn add_job(&self, id: &str, job: &NewJob, now: i64) -> Result<bool, Error> {
+        const SQL: &str = "INSERT INTO jobs (id, kind, subject, organisation, server, unique_key, state, run_at, \
+             attempts, created_at, payload) VALUES ($1, $2, $3, $4, $5, $6, 'queued', $7, 0, $8, $9) \
+             ON CONFLICT (unique_key) DO NOTHING";
+        let done = sqlx::query(SQL)
+            .bind(id)
+            .bind(&job.kind)
+            .bind(&job.subject)
+            .bind(&job.organisation)
+            .bind(job.server.as_deref())
+            .bind(job.unique_key.as_deref())
+            .bind(job.run_at.as_millisecond())
+            .bind(now)
+            .bind(super::to_body(&job.payload)?)
+            .execute(&self.writes)
+            .await?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    /// Takes jobs that are due, or whose worker went away, for `lease` milliseconds.
+    pub async fn claim_jobs(&self, server: &str, now: i64, lease: i64, limit: u32) -> Result<Vec<Job>, Error> {
+        let mut sql = Sql::new(format!(
+            "SELECT {COLUMNS} FROM jobs WHERE ((state = 'queued' AND run_at <= {now}) \
+             OR (state = 'running' AND lease_until < {now})) AND (server IS NULL OR server = "
+        ));
+        sql.bind(server).push(&format!(") ORDER BY run_at LIMIT {limit}"));
+        let mut query = sqlx::query(sqlx::AssertSqlSafe(sql.text));
+        for bind in sql.binds {
+            query = query.bind(bind);
+        }
+        let candidates = query.fetch_all(&self.reads).await?;
+        let mut claimed = Vec::new();
+        for row in &candidates {
+            let mut job = read(row)?;
+            const CLAIM: &str = "UPDATE jobs SET state = 'running', lease_until = $1, attempts = attempts + 1 \
+                 WHERE id = $2 AND attempts = $3 AND state <> 'done' AND state <> 'failed'";
+            let done =
+                sqlx::query(CLAIM).bind(now + lease).bind(&job.id).bind(job.attempts).execute(&self.writes).await?;
+            if done.rows_affected() == 1 {
+                job.attempts += 1;
+                job.state = JobState::Running;
+                claimed.push(job);
+            }
+        }
+        Ok(claimed)
+    }
+
+    /// Done: the key is free for the next.
+    pub async fn finish_job(&self, id: &str, attempts: i64, now: i64) -> Result<(), Error> {
+        const SQL: &str = "UPDATE jobs SET state = 'done', finished_at = $1, lease_until = NULL, unique_key = NULL, \
+             error = NULL WHERE id = $2 AND attempts = $3";
+        sqlx::query(SQL).bind(now).bind(id).bind(attempts).execute(&self.writes).await?;
+        Ok(())
+    }
+
+    /// Again at that time.
+    pub async fn retry_job(&self, id: &str, attempts: i64, run_at: i64, error: &str) -> Result<(), Error> {
+        const SQL: &str = "UPDATE jobs SET state = 'queued', run_at = $1, lease_until = NULL, error = $2 \
+             WHERE id = $3 AND attempts = $4";
+        sqlx::query(SQL).bind(run_at).bind(error).bind(id).bind(attempts).execute(&self.writes).await?;
+        Ok(())
+    }
+
+    /// Given up.
+    pub async fn fail_job(&self, id: &str, attempts: i64, now: i64, error: &str) -> Result<(), Error> {
+        const SQL: &str = "UPDATE jobs SET state = 'failed', finished_at = $1, lease_until = NULL, unique_key = NULL, \
+             error = $2 WHERE id = $3 AND attempts = $4";
+        sqlx::query(SQL).bind(now).bind(error).bind(id).bind(attempts).execute(&self.writes).await?;
+        Ok(())
+    }
+
+    pub async fn jobs(
+        &self,
+        organisation: Option<&str>,
+        state: Option<JobState>,
+        limit: u32,
+    ) -> Result<Vec<Job>, Error> {
+        let mut sql = Sql::new(format!("SELECT {COLUMNS} FROM jobs WHERE 1 = 1"));
+        if let Some(organisation) = organisation {
+            sql.push(" AND organisation = ").bind(organisation);
+        }
+        if let Some(state) = state {
+            sql.push(" AND state = ").bind(state.as_str());
+        }
+        sql.push(&format!(" ORDER BY created_at DESC, id LIMIT {}", limit.clamp(1, 1000)));
+        let mut query = sqlx::query(sqlx::AssertSqlSafe(sql.text));
+        for bind in sql.binds {
+            query = query.bind(bind);
+        }
+        let rows = query.fetch_all(&self.reads).await?;
+        rows.iter().map(read).collect()
+    }
+
+    pub async fn job(&self, id: &str) -> Result<Option<Job>, Error> {
+        let mut sql = Sql::new(format!("SELECT {COLUMNS} FROM jobs WHERE id = "));
+        sql.bind(id);
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql.text)).bind(id).fetch_optional(&self.reads).await?;
+        row.as_ref().map(read).transpose()
+    }
+
+    pub async fn remove_finished_jobs(&self, before: i64) -> Result<u64, Error> {
+        const SQL: &str = "DELETE FROM jobs WHERE finished_at < $1";
+        Ok(sqlx::query(SQL).bind(before).execute(&self.writes).await?.rows_affected())
+    }
+}

@@ -1,0 +1,70 @@
+//! Migrations by number and name, the same for both databases.
+
+use super::{Dialect, Store};
+use crate::Error;
+
+const MIGRATIONS: &[(i64, &str, &str)] = &[(1, "sandboxes", include_str!("../../migrations/0001_sandboxes.sql"))];
+
+impl Store {
+    /// Brings the database to the newest form, in one transaction each. A database that is newer is refused.
+    pub(super) async fn migrate(&self) -> Result<(), Error> {
+        sqlx::query(
+            "CREATE TABLE IF NOT EXISTS migrations (number BIGINT PRIMARY KEY, name TEXT NOT NULL, applied_at BIGINT NOT NULL)",
+        )
+        .execute(&self.writes)
+        .await?;
+        let applied: Option<i64> =
+            sqlx::query_scalar("SELECT MAX(number) FROM migrations").fetch_one(&self.writes).await?;
+        let applied = applied.unwrap_or(0);
+        let newest = MIGRATIONS.last().map_or(0, |(number, ..)| *number);
+        if applied > newest {
+            return Err(Error::internal(format!(
+                "the database is at migration {applied}, this program knows {newest}: use a newer program"
+            )));
+        }
+        for (number, name, text) in MIGRATIONS.iter().filter(|(number, ..)| *number > applied) {
+            self.migrate_one(*number, name, text).await?;
+        }
+        Ok(())
+    }
+
+    async fn migrate_one(&self, number: i64, name: &str, text: &str) -> Result<(), Error> {
+        let mut transaction = self.writes.begin().await?;
+        if self.dialect == Dialect::Postgres {
+            // Two servers that start at once: the second waits and finds it done.
+            sqlx::query("LOCK TABLE migrations IN EXCLUSIVE MODE").execute(&mut *transaction).await?;
+            let done: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM migrations WHERE number = $1")
+                .bind(number)
+                .fetch_one(&mut *transaction)
+                .await?;
+            if done > 0 {
+                return Ok(());
+            }
+        }
+        let serial = match self.dialect {
+            Dialect::Sqlite => "INTEGER PRIMARY KEY AUTOINCREMENT",
+            Dialect::Postgres => "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+        };
+        let text = text.replace("{serial}", serial);
+        for statement in statements(&text) {
+            sqlx::query(sqlx::AssertSqlSafe(statement))
+                .execute(&mut *transaction)
+                .await
+                .map_err(|error| Error::internal(format!("migration {number} {name}: {error}")))?;
+        }
+        sqlx::query("INSERT INTO migrations (number, name, applied_at) VALUES ($1, $2, $3)")
+            .bind(number)
+            .bind(name)
+            .bind(jiff::Timestamp::now().as_millisecond())
+            .execute(&mut *transaction)
+            .await?;
+        transaction.commit().await?;
+        Ok(())
+    }
+}
+
+/// Comments are whole lines of our migrations; no statement holds a semicolon but at its end.
+fn statements(text: &str) -> Vec<String> {
+    let code: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
+    code.join("\n").split(';').map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()).collect()
+}

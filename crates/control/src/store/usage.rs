@@ -1,0 +1,85 @@
+//! What was used, in spans of an unchanging rate.
+
+use serde::{Deserialize, Serialize};
+use sqlx::{Any, Row, Transaction};
+
+use super::sandboxes::Sql;
+use super::{Store, from_body, to_body};
+use crate::Error;
+use crate::clock::{Timestamp, from_millisecond};
+
+/// So much was held from then until then.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Span {
+    pub organisation: String,
+    pub sandbox: String,
+    pub owner: Option<String>,
+    pub from: Timestamp,
+    pub to: Timestamp,
+    pub rate: Rate,
+}
+
+/// What a sandbox holds in its present state.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Rate {
+    pub cpus: f64,
+    /// Bytes.
+    pub memory: u64,
+    /// Bytes.
+    pub disk: u64,
+}
+
+pub(super) async fn insert(transaction: &mut Transaction<'static, Any>, span: &Span) -> Result<(), Error> {
+    sqlx::query(
+        "INSERT INTO usage_spans (organisation, sandbox, owner, from_at, to_at, body) VALUES ($1, $2, $3, $4, $5, $6)",
+    )
+    .bind(&span.organisation)
+    .bind(&span.sandbox)
+    .bind(span.owner.as_deref())
+    .bind(span.from.as_millisecond())
+    .bind(span.to.as_millisecond())
+    .bind(to_body(&span.rate)?)
+    .execute(&mut **transaction)
+    .await?;
+    Ok(())
+}
+
+impl Store {
+    /// Spans that touch the time between; of one sandbox, or of all of the organisation.
+    pub async fn usage_spans(
+        &self,
+        organisation: &str,
+        sandbox: Option<&str>,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<Vec<Span>, Error> {
+        let mut sql = Sql::new(format!(
+            "SELECT organisation, sandbox, owner, from_at, to_at, body FROM usage_spans \
+             WHERE to_at > {} AND from_at < {} AND organisation = ",
+            from.as_millisecond(),
+            to.as_millisecond()
+        ));
+        sql.bind(organisation);
+        if let Some(sandbox) = sandbox {
+            sql.push(" AND sandbox = ").bind(sandbox);
+        }
+        sql.push(" ORDER BY seq");
+        let mut query = sqlx::query(sqlx::AssertSqlSafe(sql.text));
+        for bind in sql.binds {
+            query = query.bind(bind);
+        }
+        let rows = query.fetch_all(&self.reads).await?;
+        rows.iter()
+            .map(|row| {
+                Ok(Span {
+                    organisation: row.try_get("organisation")?,
+                    sandbox: row.try_get("sandbox")?,
+                    owner: row.try_get("owner")?,
+                    from: from_millisecond(row.try_get("from_at")?),
+                    to: from_millisecond(row.try_get("to_at")?),
+                    rate: from_body(&row.try_get::<String, _>("body")?)?,
+                })
+            })
+            .collect()
+    }
+}

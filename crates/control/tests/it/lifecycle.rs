@@ -1,0 +1,183 @@
+use std::time::Duration;
+
+use cove_control::Error;
+use cove_control::provider::ProviderError;
+use cove_control::sandbox::cause::Code;
+use cove_control::sandbox::{Expiry, IfExists, NewSandbox, State, TimersChange};
+use cove_engine::state::Ended;
+
+use crate::harness::{TestApp, eventually};
+
+fn named(name: &str) -> NewSandbox {
+    NewSandbox { name: Some(name.into()), ..NewSandbox::default() }
+}
+
+#[tokio::test]
+async fn a_sandbox_lives_stops_and_starts_again() {
+    let t = TestApp::new().await;
+    let made = t.app.create_sandbox(&t.caller, named("x")).await.unwrap();
+    assert_eq!(made.state, State::Running);
+    assert_eq!(t.app.stop(&t.caller, "x").await.unwrap().state, State::Stopped);
+    assert_eq!(t.app.start(&t.caller, "x").await.unwrap().state, State::Running);
+    assert_eq!(t.app.pause(&t.caller, "x").await.unwrap().state, State::Paused);
+    assert_eq!(t.app.start(&t.caller, "x").await.unwrap().state, State::Running);
+    t.app.destroy(&t.caller, "x").await.unwrap();
+    assert!(matches!(t.app.sandbox(&t.caller, "x").await, Err(Error::NotFound { .. })));
+    assert!(t.fake.ids().is_empty());
+}
+
+#[tokio::test]
+async fn an_archived_sandbox_leaves_the_machine_and_comes_back_on_start() {
+    let t = TestApp::new().await;
+    let made = t.app.create_sandbox(&t.caller, named("x")).await.unwrap();
+    t.app.stop(&t.caller, "x").await.unwrap();
+    assert_eq!(t.app.archive(&t.caller, "x").await.unwrap().state, State::Archived);
+    assert!(t.fake.ids().is_empty());
+    let back = t.app.start(&t.caller, "x").await.unwrap();
+    assert_eq!((back.id, back.state), (made.id, State::Running));
+}
+
+#[tokio::test]
+async fn a_name_is_taken_until_its_bearer_is_gone() {
+    let t = TestApp::new().await;
+    let first = t.app.create_sandbox(&t.caller, named("x")).await.unwrap();
+    assert!(matches!(t.app.create_sandbox(&t.caller, named("x")).await, Err(Error::Conflict(_))));
+    let same = NewSandbox { if_exists: IfExists::Return, ..named("x") };
+    assert_eq!(t.app.create_sandbox(&t.caller, same).await.unwrap().id, first.id);
+    t.app.destroy(&t.caller, "x").await.unwrap();
+    assert_ne!(t.app.create_sandbox(&t.caller, named("x")).await.unwrap().id, first.id);
+}
+
+#[tokio::test]
+async fn the_same_idempotency_key_gives_the_same_sandbox() {
+    let t = TestApp::new().await;
+    let new = NewSandbox { idempotency_key: Some("once".into()), ..NewSandbox::default() };
+    let first = t.app.create_sandbox(&t.caller, new.clone()).await.unwrap();
+    let second = t.app.create_sandbox(&t.caller, new).await.unwrap();
+    assert_eq!(first.id, second.id);
+    assert_eq!(t.fake.ids().len(), 1);
+}
+
+#[tokio::test]
+async fn a_creation_that_fails_leaves_nothing() {
+    let t = TestApp::new().await;
+    t.fake.fail_next("launch", ProviderError::Exhausted("no memory left on the host".into()));
+    let error = t.app.create_sandbox(&t.caller, named("x")).await.unwrap_err();
+    assert!(error.retry_after().is_some());
+    assert!(t.fake.ids().is_empty());
+    assert!(t.app.create_sandbox(&t.caller, named("x")).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_start_that_fails_can_be_tried_again_and_says_why() {
+    let t = TestApp::new().await;
+    t.app.create_sandbox(&t.caller, named("x")).await.unwrap();
+    t.app.stop(&t.caller, "x").await.unwrap();
+    t.fake.fail_next("launch", ProviderError::Failed("mount proc: EPERM".into()));
+    t.app.start(&t.caller, "x").await.unwrap_err();
+    let failed = t.app.sandbox(&t.caller, "x").await.unwrap();
+    assert_eq!(failed.state, State::Failed);
+    assert_eq!(failed.cause.message, "the start failed: provider: mount proc: EPERM");
+    assert_eq!(t.app.recover(&t.caller, "x").await.unwrap().state, State::Running);
+}
+
+#[tokio::test]
+async fn running_out_of_memory_is_told_in_words() {
+    let t = TestApp::new().await;
+    t.app.begin();
+    let made = t.app.create_sandbox(&t.caller, named("x")).await.unwrap();
+    t.fake.kill(&made.id, Ended::OutOfMemory { limit: 1 << 30, peak: 1 << 30, largest: None });
+    eventually("the sandbox is stopped", || async {
+        t.app.sandbox(&t.caller, "x").await.unwrap().state == State::Stopped
+    })
+    .await;
+    let cause = t.app.sandbox(&t.caller, "x").await.unwrap().cause;
+    assert_eq!((cause.code, cause.message.as_str()), (Code::OutOfMemory, "out of memory: 1.0 GiB of 1.0 GiB"));
+}
+
+#[tokio::test]
+async fn a_lifetime_ends_a_sandbox_and_reading_it_does_not_prolong_it() {
+    let t = TestApp::new().await;
+    t.app.begin();
+    let timers = TimersChange { lifetime_seconds: Some(Some(60)), ..TimersChange::default() };
+    let made = t.app.create_sandbox(&t.caller, NewSandbox { timers, ..named("x") }).await.unwrap();
+    t.clock.advance(Duration::from_secs(59));
+    t.app.reach(&t.caller, "x").await.unwrap();
+    assert_eq!(t.app.sandbox(&t.caller, "x").await.unwrap().timers.deadline, made.timers.deadline);
+    t.clock.advance(Duration::from_secs(2));
+    eventually("the sandbox is gone", || async { t.app.sandbox(&t.caller, "x").await.is_err() }).await;
+}
+
+#[tokio::test]
+async fn an_idle_sandbox_stops_and_a_busy_one_does_not() {
+    let t = TestApp::new().await;
+    for name in ["idle", "busy"] {
+        t.app.create_sandbox(&t.caller, named(name)).await.unwrap();
+    }
+    t.clock.advance(Duration::from_secs(14 * 60));
+    t.app.reach(&t.caller, "busy").await.unwrap();
+    t.clock.advance(Duration::from_secs(2 * 60));
+    t.app.begin();
+    eventually("the idle one is stopped", || async {
+        t.app.sandbox(&t.caller, "idle").await.unwrap().state == State::Stopped
+    })
+    .await;
+    assert_eq!(t.app.sandbox(&t.caller, "idle").await.unwrap().cause.message, "idle for 15 min");
+    assert_eq!(t.app.sandbox(&t.caller, "busy").await.unwrap().state, State::Running);
+}
+
+#[tokio::test]
+async fn a_paused_sandbox_wakes_when_its_policy_says_so() {
+    let t = TestApp::new().await;
+    let timers = TimersChange { auto_resume: Some(true), at_deadline: Some(Expiry::Pause), ..TimersChange::default() };
+    t.app.create_sandbox(&t.caller, NewSandbox { timers, ..named("x") }).await.unwrap();
+    t.app.create_sandbox(&t.caller, named("sleeper")).await.unwrap();
+    t.app.pause(&t.caller, "x").await.unwrap();
+    t.app.pause(&t.caller, "sleeper").await.unwrap();
+    assert_eq!(t.app.reach(&t.caller, "x").await.unwrap().0.state, State::Running);
+    let error = t.app.reach(&t.caller, "sleeper").await.unwrap_err();
+    assert_eq!(error.to_string(), "sandbox is paused and cannot be used; resume it first");
+}
+
+#[tokio::test]
+async fn after_a_reboot_states_are_true_and_a_start_works() {
+    let t = TestApp::new().await;
+    let made = t.app.create_sandbox(&t.caller, named("x")).await.unwrap();
+    t.fake.reboot();
+    let t = t.killed_and_restarted().await;
+    let found = t.app.sandbox(&t.caller, "x").await.unwrap();
+    assert_eq!((found.state, found.cause.code), (State::Stopped, Code::Vanished));
+    assert_eq!(t.app.start(&t.caller, "x").await.unwrap().id, made.id);
+}
+
+#[tokio::test]
+async fn a_restart_finds_all_and_removes_what_nobody_owns() {
+    let t = TestApp::new().await;
+    t.app.create_sandbox(&t.caller, named("x")).await.unwrap();
+    let stray = cove_control::random::sandbox_id();
+    let spec = cove_engine::Spec { id: stray.clone(), ..t.app.sandbox(&t.caller, "x").await.unwrap().spec().unwrap() };
+    cove_control::provider::Provider::launch(&*t.fake, &spec).await.unwrap();
+    let t = t.killed_and_restarted().await;
+    assert_eq!(t.app.sandbox(&t.caller, "x").await.unwrap().state, State::Running);
+    assert!(!t.fake.ids().contains(&stray));
+}
+
+#[tokio::test]
+async fn an_ephemeral_sandbox_is_gone_when_it_stops() {
+    let t = TestApp::new().await;
+    let timers = TimersChange { ephemeral: Some(true), ..TimersChange::default() };
+    t.app.create_sandbox(&t.caller, NewSandbox { timers, ..named("x") }).await.unwrap();
+    assert_eq!(t.app.stop(&t.caller, "x").await.unwrap().state, State::Destroyed);
+    assert!(t.fake.ids().is_empty());
+}
+
+#[tokio::test]
+async fn a_destroy_that_fails_is_tried_again_until_nothing_remains() {
+    let t = TestApp::new().await;
+    t.app.create_sandbox(&t.caller, named("x")).await.unwrap();
+    t.fake.fail_next("destroy", ProviderError::Failed("busy".into()));
+    assert_eq!(t.app.destroy(&t.caller, "x").await.unwrap().state, State::Destroying);
+    t.clock.advance(Duration::from_secs(5));
+    t.app.begin();
+    eventually("nothing remains", || async { t.fake.ids().is_empty() }).await;
+}
