@@ -2,6 +2,7 @@
 //!
 //! # Layout
 //! * [`cgroup`]: limits, accounts, freezing, killing
+//! * [`doctor`]: what this host can do
 //! * [`network`]: network namespaces and the egress proxy
 //! * [`spec`]: what a sandbox shall be
 //! * [`state`]: what is told of it
@@ -10,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cgroup;
+pub mod doctor;
 pub mod network;
 pub mod spec;
 pub mod state;

@@ -7,5 +7,6 @@ pub mod btrfs;
 pub mod inherited;
 pub mod loop_device;
 pub mod network_namespace;
+pub mod probe;
 pub mod program;
 pub mod signal;

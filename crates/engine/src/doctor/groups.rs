@@ -1,0 +1,87 @@
+//! Control groups: one is made with limits, frozen, asked, killed and taken away.
+
+use super::Finding;
+use crate::cgroup::{Error, Group, Hierarchy, Layout, Version};
+use crate::spec::Limits;
+
+const CONTROLLERS: [(&str, &str); 6] = [
+    ("memory", "memory limits"),
+    ("cpu", "processor limits and shares"),
+    ("pids", "limits on processes"),
+    ("cpuset", "a truthful nproc inside sandboxes"),
+    ("io", "shares of disk bandwidth"),
+    ("freezer", "pause and resume"),
+];
+
+pub(super) fn examine() -> Vec<Finding> {
+    let mut findings = vec![hierarchy()];
+    findings.extend(controllers());
+    findings
+}
+
+fn hierarchy() -> Finding {
+    let name = "control groups";
+    let hierarchy = match Hierarchy::of_realm(&format!("cove-doctor-{}", std::process::id())) {
+        Ok(hierarchy) => hierarchy,
+        Err(error) => {
+            return Finding::missing(name, format!("no limits can be set: {error}"), "run as root").required();
+        }
+    };
+    if let Some(absent) = hierarchy.absent() {
+        return Finding::missing(name, format!("no limits can be set: {}", absent.reason), absent.remedy.clone());
+    }
+    let limits = Limits { cpus: 0.5, ..Limits::default() };
+    let attempt = hierarchy.create("try", &limits).and_then(|group| {
+        let tried = try_out(&group);
+        tried.and(group.remove())
+    });
+    match (attempt, hierarchy.version()) {
+        (Ok(()), Version::V2) => Finding::ok(name, "version 2: limits, pause, kill and accounts work"),
+        (Ok(()), _) => Finding::ok(name, "version 1: limits, pause, kill and accounts work"),
+        (Err(error), _) => {
+            let remedy = "run as root, or have all controllers delegated (Delegate=yes of systemd)";
+            Finding::missing(name, format!("limits do not hold: {error}"), remedy)
+        }
+    }
+}
+
+fn try_out(group: &Group) -> Result<(), Error> {
+    group.freeze()?;
+    group.thaw()?;
+    group.usage()?;
+    group.kill()
+}
+
+fn controllers() -> Vec<Finding> {
+    let layout = Layout::of_this_process().unwrap_or_default();
+    let place = |controller: &str| {
+        let v1_name = if controller == "io" { "blkio" } else { controller };
+        if layout.v2_controllers.iter().any(|offered| offered == controller) {
+            Some("version 2")
+        } else if controller == "freezer" && layout.v2.is_some() {
+            // Freezing is part of the tree itself there.
+            Some("version 2")
+        } else if layout.v1.contains_key(v1_name) {
+            Some("version 1")
+        } else {
+            None
+        }
+    };
+    let finding = |(controller, means): &(&str, &str)| {
+        let name = format!("controller {controller}");
+        match place(controller) {
+            Some("version 1") if *controller == "io" => Finding::weaker(
+                &name,
+                "version 1 without weights: one sandbox's disk traffic can slow the others",
+                "boot with control groups version 2, or use the bfq scheduler",
+            ),
+            Some(version) => Finding::ok(&name, format!("{means} ({version})")),
+            None => Finding::missing(
+                &name,
+                format!("no {means}"),
+                format!("enable it: boot without cgroup_disable={controller}, with a kernel that has it"),
+            ),
+        }
+    };
+    CONTROLLERS.iter().map(finding).collect()
+}

@@ -1,0 +1,171 @@
+//! The machine around the kernel: tools, limits, other isolation, what the built-in template shows.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cove_sys::probe;
+use rustix::process::{Resource, getrlimit};
+
+use super::{Finding, is_root};
+
+pub(super) fn kernel() -> Finding {
+    let told = rustix::system::uname();
+    let (system, release) = (told.sysname().to_string_lossy(), told.release().to_string_lossy());
+    Finding::ok("kernel", format!("{system} {release} on {}", told.machine().to_string_lossy()))
+}
+
+pub(super) fn privilege() -> Finding {
+    if is_root() {
+        return Finding::ok("privilege", "root: everything below was tried with full rights");
+    }
+    Finding::weaker(
+        "privilege",
+        "an ordinary user: no shared layers, no disk limits, limits on memory and processors only where delegated",
+        "run as root for the full isolation",
+    )
+}
+
+pub(super) fn examine() -> Vec<Finding> {
+    let mut findings = vec![seccomp(), landlock(), gvisor(), kvm()];
+    findings.extend([inotify(), processes(), descriptors(), core_dumps()]);
+    findings.extend(["bash", "python3", "git", "node"].map(tool));
+    findings
+}
+
+fn seccomp() -> Finding {
+    match probe::seccomp_can_refuse() {
+        Ok(()) => Finding::ok("seccomp", "dangerous system calls are refused inside"),
+        Err(error) => Finding::missing(
+            "seccomp",
+            format!("no filter on system calls: {error}"),
+            "a kernel with CONFIG_SECCOMP_FILTER, of 4.14 or newer",
+        ),
+    }
+    .required()
+}
+
+fn landlock() -> Finding {
+    match probe::landlock_version() {
+        Ok(version) => Finding::ok("landlock", format!("version {version}: a second wall around files is possible")),
+        Err(error) => Finding::weaker(
+            "landlock",
+            format!("no second wall around files: {error}"),
+            "a kernel of 5.13 or newer, booted with landlock in lsm=",
+        ),
+    }
+}
+
+fn gvisor() -> Finding {
+    let Some(program) = find_program("runsc") else {
+        return Finding::weaker(
+            "gvisor",
+            "runsc is not installed: no sandboxes with a kernel of their own in user space",
+            "install runsc (gvisor.dev) to offer the isolation `gvisor`",
+        );
+    };
+    let output = Command::new(&program).arg("--version").output();
+    let version = output.ok().filter(|output| output.status.success());
+    match version.map(|output| String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or("").to_owned()) {
+        Some(version) => Finding::ok("gvisor", version),
+        None => Finding::weaker("gvisor", format!("{} does not run", program.display()), "install runsc anew"),
+    }
+}
+
+/// That it opens is not that a guest boots: nested virtualisation often does the one without the other.
+fn kvm() -> Finding {
+    let remedy = "only for the isolation `microvm`: a host with /dev/kvm that this user may open";
+    let opened = fs::OpenOptions::new().read(true).write(true).open("/dev/kvm");
+    match opened.and_then(|device| probe::kvm_version(device.as_fd())) {
+        Ok(version) => {
+            Finding::ok("kvm", format!("/dev/kvm opens, interface {version}; whether guests boot shows when one does"))
+        }
+        Err(error) => Finding::weaker("kvm", format!("/dev/kvm: {error}"), remedy),
+    }
+}
+
+/// Counted against whoever made the user namespace: all sandboxes share it.
+fn inotify() -> Finding {
+    let instances = number("/proc/sys/fs/inotify/max_user_instances");
+    if instances >= 8192 {
+        return Finding::ok("inotify", format!("{instances} watchers for all sandboxes together"));
+    }
+    Finding::weaker(
+        "inotify",
+        format!("all sandboxes together can watch files {instances} times"),
+        "sysctl -w fs.inotify.max_user_instances=1048576 fs.inotify.max_user_watches=1048576",
+    )
+}
+
+fn processes() -> Finding {
+    let most = number("/proc/sys/kernel/pid_max");
+    if most > 100_000 {
+        return Finding::ok("process numbers", format!("{most} processes on this host"));
+    }
+    Finding::weaker(
+        "process numbers",
+        format!("{most} processes on this host: enough for some thousand sandboxes"),
+        "sysctl -w kernel.pid_max=4194304",
+    )
+}
+
+fn descriptors() -> Finding {
+    let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    if limit >= 65_536 {
+        return Finding::ok("open files", format!("a process may open {limit}"));
+    }
+    Finding::weaker(
+        "open files",
+        format!("a process may open {limit}: enough for about {} sandboxes", limit / 3),
+        "raise the hard limit: LimitNOFILE=1048576 in the unit, or ulimit -Hn",
+    )
+}
+
+/// The pattern is one for all: a pipe in it starts a program of the host as root, with the sandbox's words.
+fn core_dumps() -> Finding {
+    let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    match pattern.trim().strip_prefix('|') {
+        Some(program) => Finding::weaker(
+            "core dumps",
+            format!("the kernel gives crashes to {program}; sandboxes cannot have any written"),
+            "nothing needs to be done; sysctl -w kernel.core_pattern=core keeps the program out of it",
+        ),
+        None => Finding::ok("core dumps", "no program of the host is started by a crash"),
+    }
+}
+
+/// The built-in template shows the host's `/usr`.
+fn tool(name: &str) -> Finding {
+    let label = format!("template base: {name}");
+    let places = ["/usr/local/bin", "/usr/bin"].map(|place| Path::new(place).join(name));
+    match places.iter().find(|path| is_executable(path)) {
+        Some(path) => Finding::ok(&label, path.display().to_string()),
+        None if find_program(name).is_some() => Finding::weaker(
+            &label,
+            "installed outside /usr, where sandboxes do not see it",
+            format!("install {name} from the distribution, or use a template of your own"),
+        ),
+        None => Finding::weaker(
+            &label,
+            "not installed on this host",
+            format!("install {name}, or use a template of your own"),
+        ),
+    }
+}
+
+/// In `PATH`, and where administration programs are, which a user's `PATH` often leaves out.
+pub(super) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin", "/usr/bin"].map(PathBuf::from));
+    places.map(|place| place.join(name)).find(|path| is_executable(path))
+}
+
+fn is_executable(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
+fn number(path: &str) -> u64 {
+    fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
