@@ -1,5 +1,6 @@
 //! The API dialects on one port, each below its prefix. A door translates and decides nothing.
 
+pub mod e2b;
 pub mod native;
 
 use axum::Router;
@@ -12,7 +13,13 @@ use crate::App;
 
 /// Every door of the server.
 pub fn router(app: App) -> Router {
-    Router::new().route("/healthz", get(health)).with_state(app.clone()).nest("/api", native::router(app))
+    let e2b = e2b::Door::new(app.clone());
+    Router::new()
+        .route("/healthz", get(health))
+        .with_state(app.clone())
+        .nest("/api", native::router(app))
+        // Outermost: a sandbox's host name decides before any path does.
+        .layer(axum::middleware::from_fn_with_state(e2b, e2b::intercept))
 }
 
 /// 200 when the server is ready to serve.

@@ -1,0 +1,214 @@
+//! Making a sandbox, in both versions of the call.
+
+use std::collections::BTreeMap;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode, Uri};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::super::error::ApiError;
+use super::super::facts::Facts;
+use super::network::Network;
+use super::{By, body, describe, domain};
+use crate::sandbox::{Expiry, NewSandbox, TimersChange};
+use crate::{App, Caller};
+
+const TIMEOUT_V1: i64 = 15;
+const TIMEOUT_V2: i64 = 300;
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Wanted {
+    #[serde(rename = "templateID")]
+    template: String,
+    timeout: Option<i64>,
+    #[serde(default)]
+    auto_pause: bool,
+    auto_pause_memory: Option<bool>,
+    auto_resume: Option<AutoResume>,
+    #[serde(rename = "allow_internet_access")]
+    allow_internet_access: Option<bool>,
+    network: Option<Value>,
+    metadata: Option<BTreeMap<String, String>>,
+    env_vars: Option<BTreeMap<String, String>>,
+    /// The first version only.
+    secure: Option<bool>,
+    iam: Option<Value>,
+    volume_mounts: Option<Vec<Value>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct AutoResume {
+    #[serde(default)]
+    enabled: bool,
+}
+
+pub async fn v1(
+    State(app): State<App>,
+    By(caller): By,
+    uri: Uri,
+    headers: HeaderMap,
+    bytes: Bytes,
+) -> Result<Response, ApiError> {
+    let wanted: Wanted = body(&bytes)?;
+    // Clients from before tokens existed say nothing and send none.
+    let secure = wanted.secure.unwrap_or(false);
+    create(&app, &caller, (&uri, &headers), wanted, TIMEOUT_V1, secure).await
+}
+
+pub async fn v2(
+    State(app): State<App>,
+    By(caller): By,
+    uri: Uri,
+    headers: HeaderMap,
+    bytes: Bytes,
+) -> Result<Response, ApiError> {
+    create(&app, &caller, (&uri, &headers), body(&bytes)?, TIMEOUT_V2, true).await
+}
+
+async fn create(
+    app: &App,
+    caller: &Caller,
+    (uri, headers): (&Uri, &HeaderMap),
+    wanted: Wanted,
+    default_timeout: i64,
+    secure: bool,
+) -> Result<Response, ApiError> {
+    let timers = timers(&wanted, default_timeout)?;
+    refuse_unserved(&wanted)?;
+    let network = Network::read(wanted.network.as_ref(), wanted.allow_internet_access)?;
+    if !network.public && !secure {
+        return Err(ApiError::bad("a sandbox without public traffic must be secure"));
+    }
+    let facts = Facts {
+        secure,
+        mask_request_host: network.mask_request_host,
+        network: network.told,
+        allow_internet_access: wanted.allow_internet_access,
+    };
+    let new = NewSandbox {
+        template: Some(template_name(&wanted.template)?),
+        labels: wanted.metadata.unwrap_or_default(),
+        env: wanted.env_vars.unwrap_or_default(),
+        network: network.policy,
+        timers,
+        public: network.public,
+        idempotency_key: idempotency_key(headers)?,
+        door: facts.into_note(),
+        ..NewSandbox::default()
+    };
+    let sandbox = app.create_sandbox(caller, new).await?;
+    let told = describe::handle(&sandbox, &domain(app, headers, uri));
+    Ok((StatusCode::CREATED, axum::Json(told)).into_response())
+}
+
+fn timers(wanted: &Wanted, default_timeout: i64) -> Result<TimersChange, ApiError> {
+    let lifetime = match wanted.timeout.unwrap_or(default_timeout) {
+        seconds if seconds <= 0 => return Err(ApiError::bad("Timeout must be greater than 0")),
+        seconds => seconds.unsigned_abs(),
+    };
+    let auto_resume = wanted.auto_resume.as_ref().is_some_and(|resume| resume.enabled);
+    let at_deadline = match (wanted.auto_pause, wanted.auto_pause_memory) {
+        (false, Some(false)) => return Err(ApiError::bad("autoPauseMemory needs autoPause")),
+        (true, Some(false)) if auto_resume => {
+            return Err(ApiError::bad("a sandbox that is paused without its memory cannot resume by itself"));
+        }
+        (true, Some(false)) => Expiry::Stop,
+        (true, _) => Expiry::Pause,
+        (false, _) => Expiry::Destroy,
+    };
+    Ok(TimersChange {
+        lifetime_seconds: Some(Some(lifetime)),
+        at_deadline: Some(at_deadline),
+        // The dialect knows one clock: the deadline.
+        idle_seconds: Some(None),
+        auto_resume: Some(auto_resume),
+        ..TimersChange::default()
+    })
+}
+
+/// What would change who may do what, and is not served, is refused rather than left out.
+fn refuse_unserved(wanted: &Wanted) -> Result<(), ApiError> {
+    if wanted.volume_mounts.as_ref().is_some_and(|mounts| !mounts.is_empty()) {
+        return Err(ApiError::bad("volumeMounts: volumes are not served"));
+    }
+    if wanted.iam.as_ref().is_some_and(|iam| !iam.is_null()) {
+        return Err(ApiError::bad("iam: identity tokens are not served"));
+    }
+    Ok(())
+}
+
+/// `name`, `name:default` and `namespace/name` are the same template here; other tags lead nowhere.
+pub fn template_name(text: &str) -> Result<String, ApiError> {
+    let lower = text.to_lowercase();
+    let (path, tag) = lower.split_once(':').unwrap_or((&lower, "default"));
+    let name = path.rsplit('/').next().unwrap_or_default();
+    let fits = |word: &str, more: &[u8]| {
+        !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || more.contains(&byte))
+    };
+    if !fits(name, b"-_.") || !fits(tag, b"-_.") {
+        return Err(ApiError::bad(format!("'{text}' is no name of a template")));
+    }
+    if tag != "default" {
+        return Err(ApiError::new(StatusCode::NOT_FOUND, format!("template '{text}' not found")));
+    }
+    Ok(name.to_owned())
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
+    let text = value.to_str().unwrap_or_default();
+    let fits = (1..=255).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    if fits { Ok(Some(text.to_owned())) } else { Err(ApiError::bad("Idempotency-Key: 1 to 255 of a-z, 0-9 and '-'")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(json: serde_json::Value) -> Wanted {
+        serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn the_body_of_each_client_is_understood() {
+        let python = wanted(serde_json::json!({"templateID":"base","metadata":{},"envVars":{}}));
+        let timers = timers(&python, TIMEOUT_V2).ok().unwrap();
+        assert_eq!(timers.lifetime_seconds, Some(Some(300)));
+        assert_eq!((timers.at_deadline, timers.idle_seconds), (Some(Expiry::Destroy), Some(None)));
+        let old = wanted(serde_json::json!({
+            "templateID":"base","allow_internet_access":true,"autoPause":false,"envVars":{},"metadata":{},
+            "secure":true,"timeout":300,"somethingNew":{"x":1}
+        }));
+        assert_eq!((old.secure, old.allow_internet_access), (Some(true), Some(true)));
+    }
+
+    #[test]
+    fn pausing_without_memory_has_its_conditions() {
+        let ask = |json| timers(&wanted(json), TIMEOUT_V2);
+        assert!(ask(serde_json::json!({"templateID":"b","autoPauseMemory":false})).is_err());
+        assert!(
+            ask(serde_json::json!({
+                "templateID":"b","autoPause":true,"autoPauseMemory":false,"autoResume":{"enabled":true}
+            }))
+            .is_err()
+        );
+        assert!(ask(serde_json::json!({"templateID":"b","timeout":0})).is_err());
+        let stops = ask(serde_json::json!({"templateID":"b","autoPause":true,"autoPauseMemory":false}));
+        assert_eq!(stops.ok().unwrap().at_deadline, Some(Expiry::Stop));
+    }
+
+    #[test]
+    fn template_names_lose_what_means_nothing_here() {
+        for text in ["base", "Base", "base:default", "team/base"] {
+            assert_eq!(template_name(text).ok().as_deref(), Some("base"), "{text}");
+        }
+        assert!(template_name("base:v2").is_err());
+        assert!(template_name("bad name!").is_err());
+        assert!(template_name("").is_err());
+    }
+}

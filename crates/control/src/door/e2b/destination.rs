@@ -1,0 +1,207 @@
+//! Where a request is meant to go, from its host name, headers and path alone: pure, so that it can be tested whole.
+//!
+//! ```text
+//!   Host: 3000-k3f….{domain}                      port 3000 of sandbox k3f…
+//!   E2b-Sandbox-Id: k3f…  E2b-Sandbox-Port: 49983  the daemon of k3f…, under /e2b or at the root
+//!   Host: api.{domain}                            the API at the root
+//!   /e2b/…                                        the API
+//!   /sandboxes… with X-API-Key                    the API, for clients that cannot live with a prefix
+//!   /files?signature=…                            the sandbox whose token made the signature
+//! ```
+
+use cove_engine::SandboxId;
+use http::{HeaderMap, Method, Uri, header};
+
+use super::query::Query;
+
+pub const PREFIX: &str = "/e2b";
+
+/// First words of the API's paths. At the root they count only together with the dialect's key header.
+const API: [&str; 11] = [
+    "sandboxes",
+    "v2",
+    "v3",
+    "templates",
+    "snapshots",
+    "default-templates",
+    "volumes",
+    "secrets",
+    "teams",
+    "events",
+    "nodes",
+];
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Destination {
+    Sandbox {
+        id: String,
+        port: u16,
+        reached: Reached,
+    },
+    Api,
+    /// A signed file URL that names no sandbox.
+    SignedFile,
+    /// A browser asks what it may send; it cannot tell yet for which sandbox.
+    Preflight,
+    /// Not of this dialect.
+    Elsewhere,
+    Malformed(&'static str),
+}
+
+/// How the sandbox was named: by host name the path is the sandbox's own, by header it may carry our prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reached {
+    ByHost,
+    ByHeader,
+}
+
+pub fn of(method: &Method, uri: &Uri, headers: &HeaderMap, domain: &str) -> Destination {
+    let host = host(uri, headers).unwrap_or_default();
+    match named_by_host(host) {
+        Named::Sandbox(id, port) => return Destination::Sandbox { id, port, reached: Reached::ByHost },
+        Named::Malformed => return Destination::Malformed("the host name must be {port}-{sandbox id}.{domain}"),
+        Named::Nothing => {}
+    }
+    match (text(headers, "e2b-sandbox-id"), text(headers, "e2b-sandbox-port")) {
+        (Some(id), Some(port)) => {
+            return match (id.parse::<SandboxId>(), port.parse::<u16>()) {
+                (_, Err(_) | Ok(0)) => Destination::Malformed("invalid header E2b-Sandbox-Port: not a port"),
+                // An id that can be nobody's is as good as one that is nobody's.
+                (_, Ok(port)) => Destination::Sandbox { id: id.to_owned(), port, reached: Reached::ByHeader },
+            };
+        }
+        (Some(_), None) => return Destination::Malformed("missing header E2b-Sandbox-Port"),
+        (None, Some(_)) => return Destination::Malformed("missing header E2b-Sandbox-Id"),
+        (None, None) => {}
+    }
+    let (path, prefixed) = match strip(uri.path()) {
+        Some(path) => (path, true),
+        None => (uri.path(), false),
+    };
+    let of_daemon = path == "/files" || path.starts_with("/process.Process/") || path.starts_with("/filesystem.");
+    if of_daemon && method == Method::OPTIONS {
+        return Destination::Preflight;
+    }
+    if path == "/files" && Query::of(uri).get("signature").is_some() {
+        return Destination::SignedFile;
+    }
+    let api_host = host.strip_prefix("api.").is_some_and(|rest| rest == without_port(domain) || rest == "localhost");
+    if prefixed || api_host {
+        return Destination::Api;
+    }
+    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+    if API.contains(&first) && headers.contains_key("x-api-key") {
+        return Destination::Api;
+    }
+    Destination::Elsewhere
+}
+
+/// The path below the dialect's prefix.
+pub fn strip(path: &str) -> Option<&str> {
+    let rest = path.strip_prefix(PREFIX)?;
+    match rest {
+        "" => Some("/"),
+        rest if rest.starts_with('/') => Some(rest),
+        _ => None,
+    }
+}
+
+/// The host without its port; HTTP/2 has it in the address, HTTP/1 in a header.
+fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
+    uri.host().or_else(|| headers.get(header::HOST)?.to_str().ok()).map(without_port)
+}
+
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    }
+}
+
+enum Named {
+    Sandbox(String, u16),
+    Malformed,
+    Nothing,
+}
+
+/// `{port}-{id}.{anything}`: the id tells that it is meant for us, so any domain that leads here will do.
+fn named_by_host(host: &str) -> Named {
+    let Some((label, _)) = host.split_once('.') else { return Named::Nothing };
+    let Some((port, id)) = label.split_once('-') else { return Named::Nothing };
+    if port.is_empty() || !port.bytes().all(|byte| byte.is_ascii_digit()) || id.parse::<SandboxId>().is_err() {
+        return Named::Nothing;
+    }
+    match port.parse::<u16>() {
+        Ok(port) if port > 0 => Named::Sandbox(id.to_owned(), port),
+        _ => Named::Malformed,
+    }
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).map(|value| value.to_str().unwrap_or_default().trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "abcdefghij0123456789";
+
+    fn ask(uri: &str, headers: &[(&str, &str)]) -> Destination {
+        let headers = headers
+            .iter()
+            .map(|(name, value)| (name.parse::<http::HeaderName>().unwrap(), value.parse().unwrap()))
+            .collect();
+        of(&Method::GET, &uri.parse().unwrap(), &headers, "sbx.example.com:8443")
+    }
+
+    fn sandbox(port: u16, reached: Reached) -> Destination {
+        Destination::Sandbox { id: ID.into(), port, reached }
+    }
+
+    #[test]
+    fn a_host_name_names_port_and_sandbox() {
+        for host in [format!("3000-{ID}.localhost:7070"), format!("3000-{ID}.sbx.example.com")] {
+            assert_eq!(ask("/x", &[("host", &host)]), sandbox(3000, Reached::ByHost), "{host}");
+        }
+        assert_eq!(ask(&format!("https://3000-{ID}.sbx.example.com/x"), &[]), sandbox(3000, Reached::ByHost));
+        assert!(matches!(ask("/", &[("host", &format!("99999-{ID}.localhost"))]), Destination::Malformed(_)));
+    }
+
+    #[test]
+    fn the_host_name_wins_over_headers() {
+        let host = format!("3000-{ID}.localhost");
+        let headers = [("host", host.as_str()), ("e2b-sandbox-id", "x"), ("e2b-sandbox-port", "49983")];
+        assert_eq!(ask("/", &headers), sandbox(3000, Reached::ByHost));
+    }
+
+    #[test]
+    fn headers_name_a_sandbox_under_any_path_and_only_together() {
+        let both = [("host", "127.0.0.1:7070"), ("e2b-sandbox-id", ID), ("e2b-sandbox-port", "49983")];
+        assert_eq!(ask("/health", &both), sandbox(49983, Reached::ByHeader));
+        assert_eq!(ask("/e2b/process.Process/Start", &both), sandbox(49983, Reached::ByHeader));
+        assert!(matches!(ask("/health", &both[..2]), Destination::Malformed("missing header E2b-Sandbox-Port")));
+        assert!(matches!(ask("/health", &both[2..]), Destination::Malformed("missing header E2b-Sandbox-Id")));
+        let zero = [("e2b-sandbox-id", ID), ("e2b-sandbox-port", "0")];
+        assert!(matches!(ask("/health", &zero), Destination::Malformed(_)));
+    }
+
+    #[test]
+    fn the_api_is_under_its_prefix_at_its_host_and_at_the_root_with_its_key() {
+        assert_eq!(ask("/e2b/v2/sandboxes", &[]), Destination::Api);
+        assert_eq!(ask("/v2/sandboxes", &[("host", "api.sbx.example.com:8443")]), Destination::Api);
+        assert_eq!(ask("/v2/sandboxes", &[("host", "api.localhost:7070")]), Destination::Api);
+        assert_eq!(ask("/v2/sandboxes", &[("x-api-key", "e2b_1")]), Destination::Api);
+        assert_eq!(ask("/v2/sandboxes", &[]), Destination::Elsewhere);
+        assert_eq!(ask("/api/sandboxes", &[("x-api-key", "e2b_1")]), Destination::Elsewhere);
+        assert_eq!(ask("/e2bx", &[]), Destination::Elsewhere);
+        assert_eq!(ask("/", &[("host", "api.evil.example")]), Destination::Elsewhere);
+    }
+
+    #[test]
+    fn a_signed_link_needs_no_headers() {
+        assert_eq!(ask("/files?path=a&signature=v1_x", &[]), Destination::SignedFile);
+        assert_eq!(ask("/e2b/files?path=a&signature=v1_x", &[]), Destination::SignedFile);
+        assert_eq!(ask("/files?path=a", &[]), Destination::Elsewhere);
+    }
+}

@@ -1,0 +1,286 @@
+//! The daemon that E2B clients expect in every sandbox, spoken by the host on behalf of ours.
+//!
+//! An [`Envd`] is one sandbox seen by one request: the way to its guest, who asks, and what the sandbox was given at
+//! birth. Services stand in files of their own; here is what they share: users, paths, and the table of routes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use cove_protocol::{Reply, Request as Ask};
+use http::{HeaderMap, Method, Request, StatusCode, header};
+
+use super::connect::{Code, Ending, RpcError, stream, unary};
+use super::error::{plain, sandbox_not_found};
+use super::watchers::Watchers;
+use super::{files, filesystem, process};
+use crate::guest::{Guest, GuestError};
+
+/// Where the original daemon listens; clients name it in their headers and host names.
+pub const PORT: u16 = 49983;
+
+/// The version whose behaviour is served: clients switch features on by it.
+pub const VERSION: &str = "0.6.13";
+
+/// The file calls act with these rights, as the original does: a client may write where its default user may not,
+/// and what it makes belongs to that user. Inside its own sandbox everybody may become root anyway.
+pub const ROOT: &str = "root";
+
+#[derive(Clone)]
+pub struct Envd {
+    pub id: String,
+    pub guest: Guest,
+    /// What a client must show; `None` where the sandbox was made open.
+    pub token: Option<String>,
+    pub env: BTreeMap<String, String>,
+    pub template: String,
+    pub default_user: String,
+    pub default_cwd: Option<String>,
+    /// For `/metrics`.
+    pub figures: Figures,
+    pub watchers: Arc<Watchers>,
+}
+
+/// What the host measured of the sandbox when the request came.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Figures {
+    pub cpu_count: f64,
+    pub cpu_used_percent: f64,
+    pub memory_used: u64,
+    pub memory_total: u64,
+    pub memory_cache: u64,
+    pub disk_used: u64,
+    pub disk_total: u64,
+}
+
+impl Envd {
+    /// Answers a request to the daemon's port.
+    pub async fn answer(self, request: Request<Body>) -> Response {
+        let (parts, body) = request.into_parts();
+        let headers = &parts.headers;
+        if parts.method == Method::OPTIONS {
+            return StatusCode::NO_CONTENT.into_response();
+        }
+        let path = parts.uri.path();
+        if (parts.method == Method::GET || parts.method == Method::HEAD) && path == "/health" {
+            return (StatusCode::NO_CONTENT, [(header::CACHE_CONTROL, "no-store")]).into_response();
+        }
+        if path == "/files" {
+            // Its own right: a token or a signature.
+            return files::answer(&self, &parts, body).await;
+        }
+        if !self.admits(headers) {
+            return plain(StatusCode::UNAUTHORIZED, UNAUTHORISED);
+        }
+        match (&parts.method, path) {
+            (&Method::GET, "/metrics") => self.metrics(),
+            (&Method::GET, "/envs") => axum::Json(&self.env).into_response(),
+            (&Method::POST, "/files/compose") => files::compose::answer(&self, body).await,
+            (&Method::POST, _) => match path.strip_prefix('/').and_then(|rest| rest.split_once('/')) {
+                Some(("process.Process", method)) => self.process(method, headers, body).await,
+                Some(("filesystem.Filesystem", method)) => self.filesystem(method, headers, body).await,
+                _ => no_route(path),
+            },
+            _ => no_route(path),
+        }
+    }
+
+    async fn process(self, method: &str, headers: &HeaderMap, body: Body) -> Response {
+        let user = basic_user(headers);
+        let id = self.id.clone();
+        let gone = || sandbox_not_found(&id);
+        match method {
+            "Start" => stream::answer(headers, body, |q, out| process::start::start(self, user, q, out)).await,
+            "Connect" => stream::answer(headers, body, |q, out| process::start::connect(self, q, out)).await,
+            "List" => unary::answer(headers, body, gone, |q| process::list(&self, q)).await,
+            "Update" => unary::answer(headers, body, gone, |q| process::update(&self, q)).await,
+            "SendInput" => unary::answer(headers, body, gone, |q| process::input::send(&self, q)).await,
+            "StreamInput" => stream::collect(headers, body, |q| process::input::stream(&self, q)).await,
+            "CloseStdin" => unary::answer(headers, body, gone, |q| process::input::close(&self, q)).await,
+            "SendSignal" => unary::answer(headers, body, gone, |q| process::signal(&self, q)).await,
+            _ => no_method(method),
+        }
+    }
+
+    async fn filesystem(self, method: &str, headers: &HeaderMap, body: Body) -> Response {
+        let user = basic_user(headers);
+        let id = self.id.clone();
+        let gone = || sandbox_not_found(&id);
+        let user = user.as_deref();
+        match method {
+            "Stat" => unary::answer(headers, body, gone, |q| filesystem::stat(&self, user, q)).await,
+            "ListDir" => unary::answer(headers, body, gone, |q| filesystem::list(&self, user, q)).await,
+            "MakeDir" => unary::answer(headers, body, gone, |q| filesystem::make(&self, user, q)).await,
+            "Move" => unary::answer(headers, body, gone, |q| filesystem::rename(&self, user, q)).await,
+            "Remove" => unary::answer(headers, body, gone, |q| filesystem::remove(&self, user, q)).await,
+            "WatchDir" => {
+                let user = user.map(ToOwned::to_owned);
+                stream::answer(headers, body, |q, out| filesystem::watch::stream(self, user, q, out)).await
+            }
+            "CreateWatcher" => unary::answer(headers, body, gone, |q| filesystem::watch::create(&self, user, q)).await,
+            "GetWatcherEvents" => unary::answer(headers, body, gone, |q| filesystem::watch::events(&self, q)).await,
+            "RemoveWatcher" => unary::answer(headers, body, gone, |q| filesystem::watch::remove(&self, q)).await,
+            _ => no_method(method),
+        }
+    }
+
+    fn metrics(&self) -> Response {
+        const MIB: u64 = 1 << 20;
+        let figures = &self.figures;
+        axum::Json(serde_json::json!({
+            "ts": jiff::Timestamp::now().as_second(),
+            "cpu_count": figures.cpu_count.ceil() as u64,
+            "cpu_used_pct": figures.cpu_used_percent,
+            "mem_total": figures.memory_total,
+            "mem_used": figures.memory_used,
+            "mem_cache": figures.memory_cache,
+            "mem_total_mib": figures.memory_total / MIB,
+            "mem_used_mib": figures.memory_used / MIB,
+            "disk_used": figures.disk_used,
+            "disk_total": figures.disk_total,
+        }))
+        .into_response()
+    }
+
+    /// Whether the request shows the sandbox's token.
+    pub fn admits(&self, headers: &HeaderMap) -> bool {
+        let Some(token) = &self.token else { return true };
+        let shown = headers.get("x-access-token").map(|value| value.as_bytes()).unwrap_or_default();
+        super::same(shown, token.as_bytes())
+    }
+
+    /// What every process can read off its environment: where it runs.
+    pub fn birth_marks(&self) -> [(String, String); 3] {
+        [
+            ("E2B_SANDBOX".into(), "true".into()),
+            ("E2B_SANDBOX_ID".into(), self.id.clone()),
+            ("E2B_TEMPLATE_ID".into(), self.template.clone()),
+        ]
+    }
+
+    /// The home of the user who acts; an unknown user is an answer of its own.
+    pub async fn home(&self, user: Option<&str>) -> Result<String, Ending> {
+        let name = user.unwrap_or(&self.default_user);
+        let ask = Ask::Stat { path: "~".into(), user: Some(name.to_owned()), follow: true };
+        match self.guest.call(&ask).await {
+            Ok(Reply::Entry { entry }) => Ok(entry.path),
+            Ok(_) => Err(unexpected().into()),
+            Err(error @ GuestError::Unreachable(_)) => Err(error.into()),
+            Err(_) => Err(unknown_user(name).into()),
+        }
+    }
+
+    /// The absolute path that a client means.
+    pub async fn resolve(&self, user: Option<&str>, path: &str) -> Result<String, Ending> {
+        if path.contains('\0') {
+            return Err(RpcError::new(Code::InvalidArgument, "path holds a zero byte").into());
+        }
+        if path.starts_with('/') {
+            return Ok(clean(path));
+        }
+        if path.is_empty() {
+            if let Some(cwd) = self.default_cwd.as_deref().filter(|cwd| cwd.starts_with('/')) {
+                return Ok(clean(cwd));
+            }
+        }
+        let rest = match path.strip_prefix('~') {
+            None => path,
+            Some("") => "",
+            Some(rest) if rest.starts_with('/') => &rest[1..],
+            Some(_) => {
+                let message = format!("cannot expand the home of another user in '{path}'");
+                return Err(RpcError::new(Code::InvalidArgument, message).into());
+            }
+        };
+        Ok(clean(&format!("{}/{rest}", self.home(user).await?)))
+    }
+}
+
+pub const UNAUTHORISED: &str =
+    "unauthorized access, please provide a valid access token or method signing if supported";
+
+/// Calls that belong to the cloud's own machinery (`/init`, `/freeze` …) are not there from outside.
+fn no_route(path: &str) -> Response {
+    plain(StatusCode::NOT_FOUND, &format!("no route {path}"))
+}
+
+fn no_method(method: &str) -> Response {
+    unary::failed(&RpcError::new(Code::Unimplemented, format!("no method {method}")))
+}
+
+pub fn unexpected() -> RpcError {
+    RpcError::new(Code::Internal, "the sandbox gave an answer of the wrong kind")
+}
+
+pub fn unknown_user(name: &str) -> RpcError {
+    RpcError::new(Code::Unauthenticated, format!("invalid username: '{name}'"))
+}
+
+/// The user of `Authorization: Basic base64("name:")`; the password means nothing.
+fn basic_user(headers: &HeaderMap) -> Option<String> {
+    let text = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, encoded) = text.split_once(' ')?;
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let pair = String::from_utf8(STANDARD.decode(encoded.trim()).ok()?).ok()?;
+    let name = pair.split(':').next().unwrap_or_default();
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
+/// An absolute path without `.`, `..` and double slashes.
+pub fn clean(path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    format!("/{}", parts.join("/"))
+}
+
+/// The directory that holds a clean path; the root holds itself.
+pub fn parent(path: &str) -> &str {
+    match path.rfind('/') {
+        Some(0) | None => "/",
+        Some(at) => &path[..at],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_made_plain() {
+        for (given, wanted) in [
+            ("/", "/"),
+            ("//a//b/", "/a/b"),
+            ("/a/./b/../c", "/a/c"),
+            ("/../../x", "/x"),
+            ("/home/user/", "/home/user"),
+        ] {
+            assert_eq!(clean(given), wanted, "{given}");
+        }
+        assert_eq!(parent("/a/b"), "/a");
+        assert_eq!(parent("/a"), "/");
+        assert_eq!(parent("/"), "/");
+    }
+
+    #[test]
+    fn the_user_comes_from_the_basic_header() {
+        let headers = |value: &str| HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
+        assert_eq!(basic_user(&headers("Basic cm9vdDo=")).as_deref(), Some("root"));
+        assert_eq!(basic_user(&headers("basic cm9vdDo=")).as_deref(), Some("root"));
+        assert_eq!(basic_user(&headers("Bearer cm9vdDo=")), None);
+        assert_eq!(basic_user(&headers("Basic ???")), None);
+        assert_eq!(basic_user(&HeaderMap::new()), None);
+    }
+}

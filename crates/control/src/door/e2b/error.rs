@@ -1,0 +1,114 @@
+//! How the dialect says no: `{"code": <status>, "message": …}` on every plain route, and the proxy's own shapes, whose
+//! wording clients look for.
+
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, StatusCode, header};
+use serde_json::json;
+
+use crate::Error;
+use crate::guest::GuestError;
+
+/// An error of the API or of the daemon's plain routes.
+pub fn plain(status: StatusCode, message: &str) -> Response {
+    let mut response = (status, axum::Json(json!({ "code": status.as_u16(), "message": message }))).into_response();
+    if status.is_server_error() {
+        // Without the header clients repeat what a repeat cannot mend.
+        response.headers_mut().insert("should-retry", http::HeaderValue::from_static("false"));
+    }
+    response
+}
+
+/// A domain error as the API tells it.
+pub struct ApiError(Response);
+
+impl ApiError {
+    pub fn new(status: StatusCode, message: impl AsRef<str>) -> Self {
+        ApiError(plain(status, message.as_ref()))
+    }
+
+    pub fn bad(message: impl AsRef<str>) -> Self {
+        ApiError::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// The dialect's own sentence for a sandbox that is not there or not the caller's.
+    pub fn no_sandbox(id: &str) -> Self {
+        let message = format!("Sandbox \"{id}\" doesn't exist or you don't have access to it");
+        ApiError::new(StatusCode::NOT_FOUND, message)
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        self.0
+    }
+}
+
+impl From<Error> for ApiError {
+    fn from(error: Error) -> Self {
+        if let Some(detail) = error.detail() {
+            tracing::error!(detail, "request failed");
+        }
+        let status = match &error {
+            Error::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
+            Error::Forbidden(_) => StatusCode::FORBIDDEN,
+            Error::NotFound { kind: "sandbox", id } => return ApiError::no_sandbox(id),
+            Error::NotFound { kind: "template", id } => {
+                return ApiError::new(StatusCode::NOT_FOUND, format!("template '{id}' not found"));
+            }
+            Error::NotFound { .. } => StatusCode::NOT_FOUND,
+            Error::Invalid { .. } => StatusCode::BAD_REQUEST,
+            Error::Conflict(_) | Error::Denied(_) => StatusCode::CONFLICT,
+            Error::Quota { .. } | Error::RateLimited { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Error::Exhausted { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Error::Unsupported(_) => StatusCode::BAD_REQUEST,
+            Error::Elsewhere { .. } => StatusCode::MISDIRECTED_REQUEST,
+            Error::Guest(GuestError::Failed(_)) => StatusCode::CONFLICT,
+            Error::Guest(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Error::Internal { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        let mut response = plain(status, &error.to_string());
+        if let Some(wait) = error.retry_after() {
+            response.headers_mut().insert(header::RETRY_AFTER, wait.as_secs().max(1).into());
+            response.headers_mut().insert("should-retry", http::HeaderValue::from_static("true"));
+        } else if status == StatusCode::TOO_MANY_REQUESTS {
+            response.headers_mut().insert("should-retry", http::HeaderValue::from_static("false"));
+        }
+        ApiError(response)
+    }
+}
+
+/// Traffic for a sandbox that is dead, asleep, unknown or another's: all the same from outside.
+pub fn sandbox_not_found(id: &str) -> Response {
+    gateway(json!({ "sandboxId": id, "message": "The sandbox was not found", "code": 502 }))
+}
+
+/// The sandbox lives, but nothing listens there. Says what does, since that is the next question.
+pub fn port_closed(id: &str, port: u16, open: &[u16]) -> Response {
+    gateway(json!({
+        "sandboxId": id,
+        "message": "The sandbox is running but port is not open",
+        "port": port,
+        "openPorts": open,
+        "code": 502,
+    }))
+}
+
+fn gateway(body: serde_json::Value) -> Response {
+    (StatusCode::BAD_GATEWAY, axum::Json(body)).into_response()
+}
+
+/// A person with a browser reads a page, a program reads JSON.
+pub fn for_reader(headers: &HeaderMap, response: Response, title: &str, advice: &str) -> Response {
+    let wants_page = headers
+        .get(header::ACCEPT)
+        .and_then(|value| value.to_str().ok())
+        .is_some_and(|accept| accept.contains("text/html"));
+    if !wants_page {
+        return response;
+    }
+    let page = format!(
+        "<!doctype html><meta charset=utf-8><title>{title}</title>\
+         <body style=\"font:16px system-ui;max-width:36rem;margin:20vh auto;padding:0 1rem\"><h1>{title}</h1><p>{advice}</p>"
+    );
+    (response.status(), axum::response::Html(page)).into_response()
+}

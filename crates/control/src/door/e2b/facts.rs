@@ -1,0 +1,35 @@
+//! What this door remembers of a sandbox beyond what the domain knows: kept with the sandbox as the door's own note.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::sandbox::Sandbox;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Facts {
+    /// Its daemon asks for the access token.
+    pub secure: bool,
+    /// What programs inside see as the host that was asked for; `${PORT}` stands for the port.
+    pub mask_request_host: Option<String>,
+    /// The network as the client wrote it, to be told again.
+    pub network: Option<Value>,
+    pub allow_internet_access: Option<bool>,
+}
+
+impl Default for Facts {
+    fn default() -> Self {
+        Facts { secure: true, mask_request_host: None, network: None, allow_internet_access: None }
+    }
+}
+
+impl Facts {
+    /// Of a sandbox that another door made there are none: it is secure.
+    pub fn of(sandbox: &Sandbox) -> Self {
+        sandbox.door.get("e2b").and_then(|note| serde_json::from_value(note.clone()).ok()).unwrap_or_default()
+    }
+
+    pub fn into_note(self) -> Value {
+        serde_json::json!({ "e2b": self })
+    }
+}

@@ -1,0 +1,154 @@
+//! Traffic for one sandbox: its daemon, its interpreter, or a port of its own.
+//!
+//! The order is the point: who asks is checked against the sandbox's own tokens before anything wakes it, and a
+//! sandbox that is asleep, dead, unknown or another's gives the same answer.
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, header};
+
+use super::destination::{self, Reached};
+use super::envd::{self, Envd};
+use super::error::{ApiError, for_reader, plain, sandbox_not_found};
+use super::facts::Facts;
+use super::files::signature::{self, Operation};
+use super::query::Query;
+use super::{Door, figures, preview, same};
+use crate::Error;
+use crate::sandbox::{Sandbox, State};
+
+impl Door {
+    pub async fn traffic(&self, id: &str, port: u16, reached: Reached, mut request: Request<Body>) -> Response {
+        let sandbox = match self.app.sandbox_any(id).await {
+            Ok(sandbox) => sandbox,
+            Err(error) => return self.unreachable(id, &error, request.headers()),
+        };
+        if reached == Reached::ByHeader {
+            strip_prefix(&mut request);
+        }
+        let mut response = match port {
+            envd::PORT => self.daemon(sandbox, request).await,
+            port => self.port(sandbox, port, request).await,
+        };
+        if port == envd::PORT {
+            open_to_browsers(response.headers_mut());
+        }
+        response
+    }
+
+    async fn daemon(&self, sandbox: Sandbox, request: Request<Body>) -> Response {
+        let id = sandbox.id.to_string();
+        let path = request.uri().path();
+        // Asking whether it lives must not bring it to life.
+        if path == "/health" && sandbox.state != State::Running {
+            return sandbox_not_found(&id);
+        }
+        let facts = Facts::of(&sandbox);
+        if facts.secure && path != "/health" && path != "/files" && request.method() != http::Method::OPTIONS {
+            let shown = request.headers().get("x-access-token").map(HeaderValue::as_bytes).unwrap_or_default();
+            if !same(shown, sandbox.access_token.as_bytes()) {
+                return plain(StatusCode::UNAUTHORIZED, envd::UNAUTHORISED);
+            }
+        }
+        let (sandbox, guest) = match self.app.reach_any(&id).await {
+            Ok(reached) => reached,
+            Err(error) => return self.unreachable(&id, &error, request.headers()),
+        };
+        let figures = if path == "/metrics" {
+            figures::figures(&self.app, &sandbox).await.unwrap_or_default()
+        } else {
+            Default::default()
+        };
+        let daemon = Envd {
+            id,
+            guest,
+            token: facts.secure.then(|| sandbox.access_token.clone()),
+            env: sandbox.env.clone(),
+            template: sandbox.template.clone(),
+            default_user: sandbox.user.clone(),
+            default_cwd: sandbox.cwd.clone(),
+            figures,
+            watchers: self.watchers.clone(),
+        };
+        daemon.answer(request).await
+    }
+
+    async fn port(&self, sandbox: Sandbox, port: u16, request: Request<Body>) -> Response {
+        let id = sandbox.id.to_string();
+        if !sandbox.public {
+            let shown =
+                request.headers().get("e2b-traffic-access-token").map(HeaderValue::as_bytes).unwrap_or_default();
+            if !same(shown, sandbox.traffic_token.as_bytes()) {
+                return plain(StatusCode::FORBIDDEN, "missing or invalid traffic access token");
+            }
+        }
+        let facts = Facts::of(&sandbox);
+        match self.app.reach_any(&id).await {
+            Ok((_, guest)) => preview::forward(&guest, &id, port, facts.mask_request_host.as_deref(), request).await,
+            Err(error) => self.unreachable(&id, &error, request.headers()),
+        }
+    }
+
+    /// `/files?signature=…` without a word on which sandbox: the one whose token made the signature.
+    pub async fn signed_file(&self, request: Request<Body>) -> Response {
+        let query = Query::of(request.uri());
+        let operation = if request.method() == http::Method::POST { Operation::Write } else { Operation::Read };
+        let now = self.app.now().as_second();
+        let candidates = match self.app.store().sandboxes_of_server(self.app.server()).await {
+            Ok(candidates) => candidates,
+            Err(error) => return ApiError::from(error).into_response(),
+        };
+        let signed = |sandbox: &&Sandbox| {
+            let theirs = sandbox.pool.is_none() && !matches!(sandbox.state, State::Destroying | State::Destroyed);
+            theirs
+                && !matches!(
+                    signature::check(&query, operation, &sandbox.access_token, now),
+                    Err(signature::Invalid::Wrong | signature::Invalid::Missing)
+                )
+        };
+        match candidates.iter().find(signed) {
+            Some(sandbox) => self.traffic(sandbox.id.as_str(), envd::PORT, Reached::ByHeader, request).await,
+            None => plain(StatusCode::UNAUTHORIZED, signature::Invalid::Wrong.as_str()),
+        }
+    }
+
+    fn unreachable(&self, id: &str, error: &Error, headers: &HeaderMap) -> Response {
+        match error {
+            Error::Internal { detail } => {
+                tracing::error!(sandbox = id, detail, "sandbox traffic");
+                plain(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string())
+            }
+            Error::Elsewhere { .. } => plain(StatusCode::MISDIRECTED_REQUEST, &error.to_string()),
+            _ => {
+                let advice = "It was ended, it sleeps, or it never was.";
+                for_reader(headers, sandbox_not_found(id), "No such sandbox", advice)
+            }
+        }
+    }
+}
+
+/// Below the prefix a daemon's paths are its own.
+pub fn strip_prefix(request: &mut Request<Body>) {
+    let Some(path) = destination::strip(request.uri().path()) else { return };
+    let text = match request.uri().query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path.to_owned(),
+    };
+    let mut parts = request.uri().clone().into_parts();
+    if let Ok(stripped) = PathAndQuery::try_from(text) {
+        parts.path_and_query = Some(stripped);
+        if let Ok(uri) = Uri::from_parts(parts) {
+            *request.uri_mut() = uri;
+        }
+    }
+}
+
+/// Clients run in browsers too; the token is the right, not the origin.
+pub fn open_to_browsers(headers: &mut HeaderMap) {
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("*"));
+    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("*"));
+    headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("*"));
+    headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("7200"));
+}
