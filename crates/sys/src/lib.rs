@@ -6,6 +6,8 @@ pub mod attack;
 pub mod btrfs;
 pub mod inherited;
 pub mod loop_device;
+pub mod netlink;
+pub mod network_envoy;
 pub mod network_namespace;
 pub mod probe;
 pub mod program;

@@ -3,13 +3,17 @@
 //! It is made by a thread that lives for nothing else. A thread that has left the host's network must never do other
 //! work, and the surest way back is not to need one: the thread ends, the file descriptor keeps the namespace.
 
+use std::ffi::{CStr, OsStr};
 use std::fs::{self, File};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::thread;
 
+use cove_sys::netlink::Subsystem;
+use cove_sys::network_envoy::{self, Step};
 use cove_sys::network_namespace::unshare_network;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -51,6 +55,43 @@ pub fn create(kind: Kind) -> Result<OwnedFd, Error> {
     })
 }
 
+/// As [`create`], for an ordinary user: the namespace belongs to a user namespace of the caller's, which alone gives the
+/// right to set it up. Whoever runs inside that user namespace with `CAP_NET_ADMIN` could change it: the sandbox must not
+/// have it. Even then nothing leaves but through the proxy, for there is no other way out.
+pub fn create_within(user: BorrowedFd<'_>, kind: Kind) -> Result<OwnedFd, Error> {
+    let mut brought = send_to_set_up(user, Step::Unshare, kind)?;
+    brought.pop().ok_or(Error::Envoy { step: "hand back", source: io::ErrorKind::NotFound.into() })
+}
+
+/// Sets up a namespace that a launcher made inside a user namespace of the caller's.
+pub fn prepare_within(user: BorrowedFd<'_>, network: BorrowedFd<'_>, kind: Kind) -> Result<(), Error> {
+    send_to_set_up(user, Step::Join(network), kind).map(drop)
+}
+
+fn send_to_set_up(user: BorrowedFd<'_>, entry: Step<'_>, kind: Kind) -> Result<Vec<OwnedFd>, Error> {
+    let (devices, firewall) = (devices(kind), firewall(ipv6()));
+    let mut steps = vec![(entry, "enter"), (netlink_step(Subsystem::Route, &devices), "set up the loopback device in")];
+    if kind == Kind::Egress {
+        steps.push((netlink_step(Subsystem::Netfilter, &firewall), "put the egress rules into"));
+    }
+    steps.extend(SETTINGS.map(|(path, value)| (Step::Set { path, value: value.as_bytes() }, "open low ports in")));
+    steps.push((Step::Keep, "hand back"));
+    dispatch(user, steps)
+}
+
+fn netlink_step(subsystem: Subsystem, batch: &Batch) -> Step<'_> {
+    Step::Netlink { subsystem, messages: &batch.bytes, answers: batch.answers }
+}
+
+/// Has a child do the steps inside the user namespace.
+pub(super) fn dispatch(user: BorrowedFd<'_>, steps: Vec<(Step<'_>, &'static str)>) -> Result<Vec<OwnedFd>, Error> {
+    let (steps, names): (Vec<_>, Vec<_>) = steps.into_iter().unzip();
+    network_envoy::send(user, &steps).map_err(|failed| Error::Envoy {
+        step: failed.step.and_then(|number| names.get(number)).copied().unwrap_or("enter the user namespace of"),
+        source: failed.errno.into(),
+    })
+}
+
 /// Does something inside a namespace, by a thread that ends with it.
 pub(super) fn within<T: Send>(
     network: BorrowedFd<'_>,
@@ -69,14 +110,14 @@ fn current() -> io::Result<OwnedFd> {
 }
 
 fn set_up(kind: Kind) -> Result<(), Error> {
-    let route = Socket::route().map_err(Error::step("open a route socket"))?;
+    let route = Socket::open(Subsystem::Route).map_err(Error::step("open a route socket"))?;
     route.execute(&devices(kind)).map_err(Error::step("set up the loopback device and its routes"))?;
     if kind == Kind::Egress {
-        let netfilter = Socket::netfilter().map_err(Error::Firewall)?;
+        let netfilter = Socket::open(Subsystem::Netfilter).map_err(Error::Firewall)?;
         netfilter.execute(&firewall(ipv6())).map_err(Error::Firewall)?;
     }
     for (path, value) in SETTINGS {
-        match fs::write(path, value) {
+        match fs::write(OsStr::from_bytes(path.to_bytes()), value) {
             // A container's /proc/sys is read-only. Then ports below 1024 stay closed to the sandbox: less comfort, no less wall.
             Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {}
             result => result.map_err(Error::step("open low ports inside the network namespace"))?,
@@ -86,10 +127,10 @@ fn set_up(kind: Kind) -> Result<(), Error> {
 }
 
 /// Settings of the namespace. `/proc/sys/net` shows those of the thread that opens it.
-const SETTINGS: [(&str, &str); 2] = [
-    ("/proc/sys/net/ipv4/ip_unprivileged_port_start", FIRST_OPEN_PORT),
+const SETTINGS: [(&CStr, &str); 2] = [
+    (c"/proc/sys/net/ipv4/ip_unprivileged_port_start", FIRST_OPEN_PORT),
     // `ping` to oneself without raw sockets.
-    ("/proc/sys/net/ipv4/ping_group_range", "0 2147483647"),
+    (c"/proc/sys/net/ipv4/ping_group_range", "0 2147483647"),
 ];
 
 fn devices(kind: Kind) -> Batch {

@@ -7,11 +7,9 @@ use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
-use std::time::Duration;
 
-use rustix::net::netlink::{self, SocketAddrNetlink};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
+use cove_sys::netlink::{self, Answers, Subsystem};
+use rustix::net::{AddressFamily, RecvFlags, recv};
 
 pub const REQUEST: u16 = 1;
 pub const ACKNOWLEDGE: u16 = 4;
@@ -19,16 +17,15 @@ pub const CREATE: u16 = 0x400;
 pub const EXCLUSIVE: u16 = 0x200;
 pub const APPEND: u16 = 0x800;
 
-const HEADER: usize = 16;
-const ERROR: u16 = 2;
 const NESTED: u16 = 0x8000;
 
 /// Messages of one netlink protocol, back to back, as they are sent.
 #[derive(Debug, Default)]
 pub struct Batch {
-    bytes: Vec<u8>,
+    pub bytes: Vec<u8>,
+    /// How many answers the kernel will give.
+    pub answers: u32,
     sequence: u32,
-    acknowledged: u32,
 }
 
 impl Batch {
@@ -37,7 +34,7 @@ impl Batch {
         let start = self.bytes.len();
         self.sequence += 1;
         if flags & ACKNOWLEDGE != 0 {
-            self.acknowledged += 1;
+            self.answers += 1;
         }
         self.bytes.extend(0u32.to_ne_bytes());
         self.bytes.extend(kind.to_ne_bytes());
@@ -101,45 +98,13 @@ pub struct Socket {
 }
 
 impl Socket {
-    pub fn route() -> io::Result<Socket> {
-        Self::open(None)
-    }
-
-    pub fn netfilter() -> io::Result<Socket> {
-        Self::open(Some(netlink::NETFILTER))
-    }
-
-    fn open(protocol: Option<Protocol>) -> io::Result<Socket> {
-        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
-        // The kernel answers within the call; a bound on the wait means that even a kernel bug cannot hang a launch.
-        set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_secs(10)))?;
-        Ok(Socket { socket, questions: Cell::new(0) })
+    pub fn open(subsystem: Subsystem) -> io::Result<Socket> {
+        Ok(Socket { socket: netlink::open(subsystem)?, questions: Cell::new(0) })
     }
 
     /// Sends the batch and waits for every answer; the first refusal is the result.
     pub fn execute(&self, batch: &Batch) -> io::Result<()> {
-        self.send(batch)?;
-        let mut missing = batch.acknowledged;
-        let mut refused = None;
-        let mut buffer = vec![0u8; 32 * 1024];
-        while missing > 0 {
-            let (length, _) = recv(&self.socket, &mut buffer[..], RecvFlags::empty())?;
-            for Answer { kind, body, .. } in Messages(&buffer[..length]) {
-                if kind == ERROR {
-                    missing = missing.saturating_sub(1);
-                    let code = code_of(body)?;
-                    if code != 0 && refused.is_none() {
-                        refused = Some(io::Error::from_raw_os_error(-code));
-                    }
-                }
-            }
-        }
-        refused.map_or(Ok(()), Err)
-    }
-
-    fn send(&self, batch: &Batch) -> io::Result<()> {
-        sendto(&self.socket, &batch.bytes, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
-        Ok(())
+        Ok(netlink::execute(&self.socket, &batch.bytes, batch.answers)?)
     }
 
     /// What the host would do with a packet to this address: the type of the route it would take.
@@ -157,48 +122,18 @@ impl Socket {
             IpAddr::V4(address) => drop(message.put(DESTINATION, &address.octets())),
             IpAddr::V6(address) => drop(message.put(DESTINATION, &address.octets())),
         });
-        self.send(&batch)?;
+        netlink::send(&self.socket, &batch.bytes)?;
         let mut buffer = [0u8; 4096];
         loop {
             let (length, _) = recv(&self.socket, &mut buffer[..], RecvFlags::empty())?;
-            let mut answers = Messages(&buffer[..length]);
+            let mut answers = Answers(&buffer[..length]);
             let Some(answer) = answers.find(|answer| answer.sequence == batch.sequence) else { continue };
-            if answer.kind == ERROR {
-                return Err(io::Error::from_raw_os_error(-code_of(answer.body)?));
+            if let Some(Err(errno)) = answer.outcome() {
+                return Err(errno.into());
             }
+            let short = || io::Error::new(io::ErrorKind::InvalidData, "short netlink answer");
             return answer.body.get(7).copied().ok_or_else(short);
         }
-    }
-}
-
-fn code_of(body: &[u8]) -> io::Result<i32> {
-    body.first_chunk().map(|bytes| i32::from_ne_bytes(*bytes)).ok_or_else(short)
-}
-
-fn short() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "short netlink answer")
-}
-
-struct Answer<'a> {
-    kind: u16,
-    sequence: u32,
-    body: &'a [u8],
-}
-
-/// The messages in a datagram of the kernel.
-struct Messages<'a>(&'a [u8]);
-
-impl<'a> Iterator for Messages<'a> {
-    type Item = Answer<'a>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let header = self.0.first_chunk::<HEADER>()?;
-        let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
-        let kind = u16::from_ne_bytes([header[4], header[5]]);
-        let sequence = u32::from_ne_bytes([header[8], header[9], header[10], header[11]]);
-        let body = self.0.get(HEADER..length)?;
-        self.0 = self.0.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some(Answer { kind, sequence, body })
     }
 }
 

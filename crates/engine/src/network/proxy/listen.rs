@@ -3,11 +3,11 @@
 //! A socket belongs to the namespace its maker was in, for good, whoever holds it: the sockets are made inside and served
 //! from the host's. The thread that goes in ends there.
 
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use rustix::io::Errno;
-use rustix::net::sockopt::set_socket_reuseaddr;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
+use cove_sys::network_envoy::{Step, bind};
+use rustix::net::SocketType;
 
 use crate::network::error::Error;
 use crate::network::namespace::{self, PROXY};
@@ -26,23 +26,25 @@ const BACKLOG: i32 = 1024;
 
 pub fn open(network: BorrowedFd<'_>) -> Result<Listening, Error> {
     namespace::within(network, || {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let connections = || {
-            let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
-            // Connections of an earlier server may linger on the port.
-            set_socket_reuseaddr(&socket, true)?;
-            bind(&socket, &PROXY)?;
-            listen(&socket, BACKLOG)?;
-            Ok::<_, Errno>(socket)
-        };
-        let questions = || {
-            let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)?;
-            bind(&socket, &PROXY)?;
-            Ok::<_, Errno>(socket)
-        };
         Ok(Listening {
-            connections: connections().map_err(|errno| Error::Listen(errno.into()))?,
-            questions: questions().map_err(|errno| Error::Listen(errno.into()))?,
+            connections: bind(SocketType::STREAM, &PROXY, BACKLOG).map_err(|errno| Error::Listen(errno.into()))?,
+            questions: bind(SocketType::DGRAM, &PROXY, 0).map_err(|errno| Error::Listen(errno.into()))?,
         })
     })
+}
+
+/// The same in a network namespace that belongs to a user namespace of an ordinary user.
+pub fn open_within(user: BorrowedFd<'_>, network: BorrowedFd<'_>) -> Result<Listening, Error> {
+    let bind = |kind, backlog| Step::Bind { kind, address: PROXY, backlog };
+    let brought = namespace::dispatch(
+        user,
+        vec![
+            (Step::Join(network), "enter"),
+            (bind(SocketType::STREAM, BACKLOG), "open the egress proxy's listener in"),
+            (bind(SocketType::DGRAM, 0), "open the egress proxy's resolver in"),
+        ],
+    )?;
+    let sockets: [OwnedFd; 2] = brought.try_into().map_err(|_| Error::Listen(io::ErrorKind::NotFound.into()))?;
+    let [connections, questions] = sockets;
+    Ok(Listening { connections, questions })
 }

@@ -113,6 +113,17 @@ impl Proxy {
         self.attach_opened(id, egress, || listen::open(network))
     }
 
+    /// The same for an ordinary user's sandbox, whose namespace belongs to a user namespace of that user.
+    pub fn attach_within(
+        &self,
+        id: &SandboxId,
+        user: BorrowedFd<'_>,
+        network: BorrowedFd<'_>,
+        egress: &Egress,
+    ) -> Result<(), Error> {
+        self.attach_opened(id, egress, || listen::open_within(user, network))
+    }
+
     fn attach_opened(
         &self,
         id: &SandboxId,

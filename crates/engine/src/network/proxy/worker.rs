@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
+use cove_sys::netlink::Subsystem;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
@@ -121,7 +122,7 @@ impl Worker {
             unfinished: VecDeque::new(),
             orders,
             wake,
-            route: netlink::Socket::route()?,
+            route: netlink::Socket::open(Subsystem::Route)?,
             looked_at_clocks: Instant::now(),
         })
     }
