@@ -37,6 +37,7 @@ pub mod sandbox;
 pub mod serve;
 pub mod store;
 pub mod template;
+pub mod tls;
 pub mod usage;
 
 pub use app::App;

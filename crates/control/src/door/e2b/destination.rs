@@ -85,8 +85,7 @@ pub fn of(method: &Method, uri: &Uri, headers: &HeaderMap, domain: &str) -> Dest
     if path == "/files" && Query::of(uri).get("signature").is_some() {
         return Destination::SignedFile;
     }
-    let api_host = host.strip_prefix("api.").is_some_and(|rest| rest == without_port(domain) || rest == "localhost");
-    if prefixed || api_host {
+    if prefixed || api_domain(host, domain).is_some() {
         return Destination::Api;
     }
     let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
@@ -94,6 +93,14 @@ pub fn of(method: &Method, uri: &Uri, headers: &HeaderMap, domain: &str) -> Dest
         return Destination::Api;
     }
     Destination::Elsewhere
+}
+
+/// The domain of a host name that is the API's own: `api.` before the configured domain, or before any name of
+/// loopback, which leads to this machine alone.
+pub fn api_domain<'a>(host: &'a str, domain: &str) -> Option<&'a str> {
+    let rest = host.strip_prefix("api.")?;
+    let local = rest == "localhost" || rest.ends_with(".localhost");
+    (local || rest == without_port(domain)).then_some(rest)
 }
 
 /// The path below the dialect's prefix.
@@ -191,6 +198,7 @@ mod tests {
         assert_eq!(ask("/e2b/v2/sandboxes", &[]), Destination::Api);
         assert_eq!(ask("/v2/sandboxes", &[("host", "api.sbx.example.com:8443")]), Destination::Api);
         assert_eq!(ask("/v2/sandboxes", &[("host", "api.localhost:7070")]), Destination::Api);
+        assert_eq!(ask("/v2/sandboxes", &[("host", "api.cove.localhost:7070")]), Destination::Api);
         assert_eq!(ask("/v2/sandboxes", &[("x-api-key", "e2b_1")]), Destination::Api);
         assert_eq!(ask("/v2/sandboxes", &[]), Destination::Elsewhere);
         assert_eq!(ask("/api/sandboxes", &[("x-api-key", "e2b_1")]), Destination::Elsewhere);

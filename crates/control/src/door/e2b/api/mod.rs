@@ -95,6 +95,11 @@ pub fn domain(app: &App, headers: &HeaderMap, uri: &http::Uri) -> String {
     let domain = &app.config().domain;
     let host = uri.authority().map(|authority| authority.as_str());
     let host = host.or_else(|| headers.get(http::header::HOST)?.to_str().ok()).unwrap_or_default();
+    // Who asked at `api.{domain}` finds its sandboxes at `{port}-{id}.{domain}`.
+    let name = host.split(':').next().unwrap_or_default();
+    if let Some(rest) = super::destination::api_domain(name, domain) {
+        return host.strip_prefix("api.").unwrap_or(rest).to_owned();
+    }
     let Some((name, port)) = host.rsplit_once(':') else { return domain.clone() };
     let local = name == "localhost" || name.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
     let ours = local || name == domain || name.ends_with(&format!(".{domain}"));
