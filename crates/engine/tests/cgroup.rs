@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use cove_engine::cgroup::{Group, Hierarchy, Version};
+use cove_engine::cgroup::{Group, Hierarchy, MemoryWatch, Version};
 use cove_engine::spec::Limits;
 
 /// A realm for one test, empty and gone at its end.
@@ -124,6 +124,48 @@ fn too_much_memory_kills_inside_and_is_counted() {
     assert_eq!(usage.memory_kills, 1);
     assert!(usage.memory_peak <= 64 << 20, "{usage:?}");
     assert!(usage.memory_peak > 32 << 20, "{usage:?}");
+}
+
+#[test]
+fn the_process_that_took_the_memory_is_named() {
+    let Some(realm) = Realm::new("largest") else { return };
+    let watch = MemoryWatch::start().unwrap();
+    // Several lives: the watcher races with the kernel's killer each time.
+    for round in 0..5 {
+        let name = format!("a{round}");
+        let group = realm.hierarchy.create(&name, &small()).unwrap();
+        watch.add(&realm.hierarchy, &group, small().memory).unwrap();
+        assert_eq!(watch.largest(&name), None);
+        let mut bystander = run_in(&group, "sleep 1000");
+        let (_, status) = output_in(&group, "exec python3 -c 'b = bytearray(200 << 20)'");
+        assert!(!status.success());
+        eventually("evidence", || watch.largest(&name).is_some());
+        let largest = watch.largest(&name).unwrap();
+        assert!(largest.name.starts_with("python3"), "{largest:?}");
+        assert!(largest.memory > 8 << 20 && largest.memory <= 64 << 20, "{largest:?}");
+        group.kill().unwrap();
+        bystander.wait().unwrap();
+        watch.forget(&name);
+        group.remove().unwrap();
+    }
+}
+
+#[test]
+fn memory_full_of_cache_does_not_hide_who_took_the_rest() {
+    let Some(realm) = Realm::new("cache") else { return };
+    let watch = MemoryWatch::start().unwrap();
+    let group = realm.hierarchy.create("a", &small()).unwrap();
+    watch.add(&realm.hierarchy, &group, small().memory).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    let (_, status) = output_in(&group, &format!("dd if=/dev/zero of={} bs=1M count=80 2>/dev/null", file.display()));
+    assert!(status.success(), "the cache gives way");
+    let usage = group.usage().unwrap();
+    assert!(usage.memory_cache > 16 << 20, "{usage:?}");
+    assert!(usage.memory < 32 << 20, "cache is not counted as use: {usage:?}");
+    let (_, status) = output_in(&group, "exec python3 -c 'b = bytearray(200 << 20)'");
+    assert!(!status.success());
+    eventually("evidence", || watch.largest("a").is_some_and(|largest| largest.name.starts_with("python3")));
 }
 
 #[test]

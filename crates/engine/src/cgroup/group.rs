@@ -1,12 +1,14 @@
 //! One sandbox's control group: what the engine does with it all day.
 
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::processors::Seat;
 use super::v1::Fresh;
-use super::{Error, Inner, Tree, v2};
+use super::{Error, Inner, Tree, largest, v2};
 use crate::spec::Limits;
+use crate::state::LargestProcess;
 
 /// One sandbox's limits and account.
 #[derive(Debug)]
@@ -144,6 +146,19 @@ impl Group {
             Tree::V1(tree) => tree.memory_kills(&self.name),
             Tree::V2(tree) => tree.memory_kills(&self.name),
             Tree::Absent(absent) => Err(absent.clone().into()),
+        }
+    }
+
+    /// The process that holds most memory at this moment; who did when memory ran out is told by [`super::MemoryWatch`].
+    pub fn largest_process(&self) -> Result<Option<LargestProcess>, Error> {
+        Ok(largest::sample(&self.pids()?).largest)
+    }
+
+    pub(super) fn memory_directory(&self) -> Option<PathBuf> {
+        match &self.inner.tree {
+            Tree::V1(tree) => Some(tree.memory_directory(&self.name)),
+            Tree::V2(tree) => Some(tree.directory(&self.name)),
+            Tree::Absent(_) => None,
         }
     }
 

@@ -14,7 +14,9 @@
 mod error;
 mod file;
 mod group;
+mod largest;
 mod layout;
+mod memory_watch;
 mod processors;
 mod v1;
 mod v2;
@@ -31,6 +33,7 @@ use rustix::fs::FlockOperation;
 pub use error::{Absent, Error};
 pub use group::{Entry, Group, Usage};
 pub use layout::{Layout, Mounted};
+pub use memory_watch::MemoryWatch;
 
 use crate::spec::Limits;
 use processors::{Processors, Seat};

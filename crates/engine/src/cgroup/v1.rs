@@ -45,15 +45,24 @@ impl Tree {
             })?;
             Ok(base(controller, mounted, realm)?)
         };
-        let wanted =
-            |controller: &str| layout.v1.get(controller).and_then(|mounted| base(controller, mounted, realm).ok());
-        let unified = layout.v2.as_ref().and_then(|mounted| base("unified", mounted, realm).ok()).filter(|base| {
-            // cgroup.kill came with Linux 5.14, cgroup.freeze with 5.2.
+        // A directory that turns out to be of no use does not stay.
+        let wanted = |controller: &str, mounted: Option<&Mounted>, useful: &dyn Fn(&Path) -> bool| {
+            let base = base(controller, mounted?, realm).ok()?;
+            if useful(&base) {
+                return Some(base);
+            }
+            let _ = fs::remove_dir(&base);
+            None
+        };
+        // cgroup.kill came with Linux 5.14, cgroup.freeze with 5.2.
+        let unified = wanted("unified", layout.v2.as_ref(), &|base| {
             base.join("cgroup.kill").exists() && base.join("cgroup.freeze").exists()
         });
-        let without_unified = |controller: &str| if unified.is_some() { None } else { wanted(controller) };
+        let of_v1 =
+            |controller: &str, useful: &dyn Fn(&Path) -> bool| wanted(controller, layout.v1.get(controller), useful);
+        let without_unified = |controller: &str| if unified.is_some() { None } else { of_v1(controller, &|_| true) };
         let (cpuacct, freezer) = (without_unified("cpuacct"), without_unified("freezer"));
-        let cpuset = wanted("cpuset").filter(|base| inherit_cpuset(base).is_ok());
+        let cpuset = of_v1("cpuset", &|base| inherit_cpuset(base).is_ok());
         let online = match &cpuset {
             Some(base) => file::read(&base.join("cpuset.cpus"))?,
             None => fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_else(|_| "0".into()),
@@ -65,7 +74,7 @@ impl Tree {
             cpuacct,
             freezer,
             cpuset,
-            blkio: wanted("blkio").filter(|base| base.join("blkio.bfq.weight").exists()),
+            blkio: of_v1("blkio", &|base| base.join("blkio.bfq.weight").exists()),
             unified,
             processors: Processors::from_list(&online),
         })

@@ -300,3 +300,7 @@ fn enable_all(group: &Path) -> Result<(), Error> {
         .collect();
     if wanted.is_empty() { Ok(()) } else { file::write(&control, &wanted.join(" ")) }
 }
+
+#[cfg(test)]
+#[path = "v2_tests.rs"]
+mod tests;
