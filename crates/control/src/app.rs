@@ -14,6 +14,7 @@ use crate::activity::Activity;
 use crate::clock::{Clock, Timestamp};
 use crate::config::Config;
 use crate::event::Bus;
+use crate::interpreter::Interpreter;
 use crate::key::cache::KeyCache;
 use crate::key::{Organisation, Scope};
 use crate::lock::Locks;
@@ -40,6 +41,7 @@ struct Parts {
     activity: Activity,
     keys: KeyCache,
     bus: Bus,
+    interpreter: Interpreter,
     tasks: TaskTracker,
     ending: CancellationToken,
     timers: Notify,
@@ -73,6 +75,7 @@ impl App {
             activity: Activity::default(),
             keys: KeyCache::default(),
             bus: Bus::default(),
+            interpreter: Interpreter::default(),
             tasks: TaskTracker::new(),
             ending: CancellationToken::new(),
             timers: Notify::new(),
@@ -114,6 +117,11 @@ impl App {
             }
             Err(error) => Err(trouble(error)),
         }
+    }
+
+    /// Stateful code, in any sandbox of this server.
+    pub fn interpreter(&self) -> &Interpreter {
+        &self.0.interpreter
     }
 
     pub fn config(&self) -> &Config {

@@ -4,6 +4,7 @@
 //!   request ─▶ destination (pure: host, headers, path)
 //!                ├─ API ──────────▶ api/*        sandboxes, templates …
 //!                ├─ sandbox:49983 ▶ envd ─▶ process · filesystem · files      spoken here, carried out by the guest
+//!                ├─ sandbox:49999 ▶ code_interpreter                        stateful cells
 //!                ├─ sandbox:port ─▶ preview      HTTP and WebSockets to what listens inside
 //!                └─ elsewhere ────▶ the other doors
 //! ```
@@ -15,6 +16,7 @@
 //! What the dialect does not know of itself the domain decides: this door translates.
 
 pub mod api;
+pub mod code_interpreter;
 pub mod connect;
 pub mod destination;
 pub mod envd;

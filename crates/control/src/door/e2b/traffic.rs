@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, header};
 
+use super::code_interpreter::{self, CodeInterpreter};
 use super::destination::{self, Reached};
 use super::envd::{self, Envd};
 use super::error::{ApiError, for_reader, plain, sandbox_not_found};
@@ -29,9 +30,10 @@ impl Door {
         }
         let mut response = match port {
             envd::PORT => self.daemon(sandbox, request).await,
+            code_interpreter::PORT => self.interpreter(sandbox, request).await,
             port => self.port(sandbox, port, request).await,
         };
-        if port == envd::PORT {
+        if matches!(port, envd::PORT | code_interpreter::PORT) {
             open_to_browsers(response.headers_mut());
         }
         response
@@ -72,6 +74,30 @@ impl Door {
             watchers: self.watchers.clone(),
         };
         daemon.answer(request).await
+    }
+
+    /// Cells run with the sandbox's token; that it is there, and its contexts, any holder of its traffic may ask.
+    async fn interpreter(&self, sandbox: Sandbox, request: Request<Body>) -> Response {
+        let id = sandbox.id.to_string();
+        let headers = request.headers();
+        let header = |name: &str| headers.get(name).map(HeaderValue::as_bytes).unwrap_or_default();
+        let secure = Facts::of(&sandbox).secure;
+        if secure
+            && request.uri().path() == "/execute"
+            && !same(header("x-access-token"), sandbox.access_token.as_bytes())
+        {
+            return plain(StatusCode::UNAUTHORIZED, envd::UNAUTHORISED);
+        }
+        if !sandbox.public && !same(header("e2b-traffic-access-token"), sandbox.traffic_token.as_bytes()) {
+            return plain(StatusCode::FORBIDDEN, "missing or invalid traffic access token");
+        }
+        match self.app.reach_any(&id).await {
+            Ok((sandbox, guest)) => {
+                let interpreter = self.app.interpreter();
+                CodeInterpreter { interpreter, sandbox: &sandbox, guest: &guest }.answer(request).await
+            }
+            Err(error) => self.unreachable(&id, &error, request.headers()),
+        }
     }
 
     async fn port(&self, sandbox: Sandbox, port: u16, request: Request<Body>) -> Response {
