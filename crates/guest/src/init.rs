@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use cove_sys::inherited;
 use cove_sys::signal::Signals;
-use rustix::process::{DumpableBehavior, Signal, getpid, set_child_subreaper, set_dumpable_behavior};
+use rustix::fs::Mode;
+use rustix::process::{DumpableBehavior, Signal, getpid, set_child_subreaper, set_dumpable_behavior, umask};
 
 use crate::guest::{Configuration, Guest};
 use crate::supervisor::Supervisor;
@@ -24,6 +25,8 @@ pub fn start() -> io::Result<Supervisor> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     // PID 1 gets orphans by birth; elsewhere this does the same.
     set_child_subreaper(Some(getpid()))?;
+    // Modes are said outright; children get the usual mask back.
+    umask(Mode::empty());
     let signals = Signals::block(&[Signal::CHILD, Signal::TERM, Signal::INT, Signal::HUP].map(Signal::as_raw))?;
     let guest = Arc::new(Guest::new(configuration()?)?);
     Supervisor::new(guest, listener, leash, signals)

@@ -14,6 +14,7 @@
 
 mod connection;
 mod failure;
+mod file;
 mod guest;
 mod init;
 mod process;

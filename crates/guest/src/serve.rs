@@ -7,6 +7,9 @@ use cove_protocol::{Failure, FailureKind, Reply, Request, VERSION};
 
 use crate::connection::Connection;
 use crate::failure::Result;
+use crate::file::entry::Follow;
+use crate::file::write::Parents;
+use crate::file::{attributes, entry, list as files, make_directory, metadata, read, write};
 use crate::guest::Guest;
 use crate::process::signal::Target;
 use crate::process::{input, list, signal, start, stream, wait};
@@ -79,6 +82,28 @@ fn answer(guest: &Arc<Guest>, connection: &mut Connection, request: Request) -> 
         Request::Resize { process, size } => signal::resize(guest, connection, &process, size),
         Request::Wait { process } => wait::wait(guest, connection, &process),
         Request::Forget { process } => wait::forget(guest, connection, &process),
+
+        Request::Stat { path, user, follow } => {
+            entry::stat(guest, connection, &path, user.as_deref(), Follow::of(follow))
+        }
+        Request::List { path, user, depth } => files::list(guest, connection, &path, user.as_deref(), depth),
+        Request::Read { path, user, offset, length } => {
+            read::read(guest, connection, &path, user.as_deref(), offset, length)
+        }
+        Request::Write { path, user, how, mode, parents } => {
+            let (user, parents) = (user.as_deref(), Parents::of(parents));
+            write::write(guest, connection, &write::Wanted { path: &path, user, how, mode, parents })
+        }
+        Request::MakeDirectory { path, user, mode } => {
+            make_directory::make_directory(guest, connection, &path, user.as_deref(), mode)
+        }
+        Request::SetAttributes { path, user, mode, owner, group } => {
+            let (user, owner, group) = (user.as_deref(), owner.as_deref(), group.as_deref());
+            attributes::set(guest, connection, &attributes::Wanted { path: &path, user, mode, owner, group })
+        }
+        Request::SetMetadata { path, user, prefix, values } => {
+            metadata::replace(guest, connection, &path, user.as_deref(), &prefix, &values)
+        }
         _ => Err(Failure::new(FailureKind::Unsupported, "this guest does not know the request")),
     }
 }

@@ -60,6 +60,9 @@ pub enum WriteMode {
     Append,
     /// Bytes go to this offset; the rest stays. Leaps leave holes.
     At(u64),
+    /// Emptied at once and written in place: the file keeps its inode, and who watches it sees writes, as an ordinary
+    /// program would make them. A write that was cut off leaves half.
+    InPlace,
 }
 
 /// One line that matched a grep.

@@ -198,11 +198,8 @@ impl Decoder {
     /// The next whole frame, or `None` until more bytes have come.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let rest = self.buffer.get(self.taken..).unwrap_or_default();
-        let Some((header, rest)) = rest.split_first_chunk::<HEADER>() else { return Ok(None) };
-        let (kind, length) = Frame::parse_header(*header)?;
-        let Some(payload) = rest.get(..length) else { return Ok(None) };
-        let frame = Frame::new(kind, payload);
-        self.taken += HEADER + length;
+        let Some((frame, length)) = split(rest)? else { return Ok(None) };
+        self.taken += length;
         if self.taken == self.buffer.len() {
             self.buffer = Vec::new();
             self.taken = 0;

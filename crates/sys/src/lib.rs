@@ -4,6 +4,7 @@
 
 pub mod attack;
 pub mod btrfs;
+pub mod file_identity;
 pub mod inherited;
 pub mod loop_device;
 pub mod netlink;

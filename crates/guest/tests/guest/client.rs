@@ -11,7 +11,7 @@ use cove_protocol::{Control, Event, Failure, Kind, Reply, Request};
 use tempfile::TempDir;
 
 /// Nothing in these stories takes longer, even on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running guest; its end ends all it started.
 pub struct Guest {
@@ -239,7 +239,8 @@ impl Host {
     pub fn until(&mut self, enough: impl Fn(&Seen) -> bool) -> Seen {
         let mut seen = Seen::default();
         while !enough(&seen) {
-            let frame = self.frame().expect("more before the close");
+            let frame = frame::read(&mut self.socket).unwrap_or_else(|error| panic!("{error} after {seen:?}"));
+            let frame = frame.expect("more before the close");
             assert_ne!(frame.kind, Kind::End, "ended early: {seen:?}");
             seen.add(frame);
         }

@@ -43,15 +43,17 @@ fn resizing_is_felt_by_the_program_in_the_foreground() {
 #[test]
 fn a_shell_has_job_control_and_keys_are_signals() {
     let guest = Guest::start();
-    let (_, mut host) = terminal(&guest, &["bash", "--norc", "--noprofile", "--noediting", "-i"]);
-    host.stdin(b"PS1='ready> '\n");
-    shows(&mut host, "\nready> ");
-    host.stdin(b"sleep 1000\n");
-    shows(&mut host, "sleep 1000");
+    let (_, mut host) = guest.spawn(Spec {
+        stdio: Stdio::Terminal(SIZE),
+        env: [("PS1".into(), "ready> ".into())].into(),
+        ..argv(&["bash", "--norc", "--noprofile", "--noediting", "-i"])
+    });
+    shows(&mut host, "ready> ");
+    host.stdin(b"sh -c 'echo in\"\"front; exec sleep 1000'\n");
+    shows(&mut host, "infront");
     host.stdin(b"\x1a");
     shows(&mut host, "Stopped");
-    host.stdin(b"kill %1; wait; cat\n");
-    shows(&mut host, "Terminated");
+    host.stdin(b"kill -9 %1; cat\n");
     host.stdin(b"echoed\n");
     shows(&mut host, "echoed\r\nechoed");
     host.stdin(b"\x03");
