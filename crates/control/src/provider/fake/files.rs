@@ -131,7 +131,7 @@ impl Files {
         }
         let mut whole = old.map(|node| node.content.clone()).unwrap_or_default();
         match how {
-            WriteMode::Replace => whole = content,
+            WriteMode::Replace | WriteMode::InPlace => whole = content,
             WriteMode::Create if old.is_some() => {
                 return Err(Failure::new(FailureKind::AlreadyExists, format!("write {path}: file exists")));
             }
