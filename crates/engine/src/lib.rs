@@ -1,21 +1,47 @@
 //! Isolation on Linux. Synchronous, no HTTP, no database.
 //!
 //! # Layout
-//! * [`cgroup`]: limits, accounts, freezing, killing
-//! * [`doctor`]: what this host can do
-//! * [`network`]: network namespaces and the egress proxy
-//! * [`spec`]: what a sandbox shall be
-//! * [`state`]: what is told of it
-//! * [`storage`]: where what a sandbox writes is kept
+//! From the outside in:
+//! * [`engine`]: sandboxes by id; launch, stop, destroy, find again
+//! * [`spec`]: what a sandbox shall be; [`state`]: what is told of it
+//! * `birth`: what a launch needs, opened in the host's namespaces
+//! * [`spawner`]: the small processes that clone, and what is said to them
+//! * `launch`: the order of containment, in one screen
+//! * one file per kernel facility: `root`, `user_namespace`, `capability`, `seccomp`, `limits`, [`cgroup`], [`network`],
+//!   [`storage`]
+//! * `pool`, `reaper`: what is made before a launch and cleared away after its end
 
 #![forbid(unsafe_code)]
 
 pub mod cgroup;
 pub mod doctor;
+pub mod engine;
+pub mod error;
 pub mod network;
+pub mod refused;
+pub mod spawner;
 pub mod spec;
 pub mod state;
 pub mod storage;
 
+mod base;
+mod birth;
+mod capability;
+mod guest_line;
+mod guest_program;
+mod launch;
+mod life;
+mod limits;
+mod pool;
+mod process;
+mod reaper;
+mod record;
+mod root;
+mod seccomp;
+mod user_namespace;
+
+pub use engine::{Config, Departure, Engine, Spawning};
+pub use error::Error;
+pub use spawner::main as spawner_main;
 pub use spec::{SandboxId, Spec};
 pub use state::{Ended, Found, Running, Usage};

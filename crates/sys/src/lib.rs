@@ -4,12 +4,17 @@
 
 pub mod attack;
 pub mod btrfs;
+pub mod clone;
+pub mod exec;
 pub mod file_identity;
 pub mod inherited;
 pub mod loop_device;
+pub mod mount;
+pub mod namespace;
 pub mod netlink;
 pub mod network_envoy;
 pub mod network_namespace;
 pub mod probe;
 pub mod program;
+pub mod seccomp;
 pub mod signal;

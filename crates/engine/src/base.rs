@@ -1,0 +1,231 @@
+//! The built-in template: the host's own `/usr` under files that are made here.
+//!
+//! An allow-list, never a deny-list: a sandbox sees `/usr`, what this module writes, and those files of the host's
+//! `/etc` that are named in [`COPIED`]: none of them holds a secret on any distribution. The layer is made once per
+//! state of the host and named by it, so that opening the engine costs a few stat calls.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+
+/// The user that commands run as where nobody is named.
+const USER: u32 = 1000;
+
+/// Raised when what is written here changes.
+const EDITION: u32 = 1;
+
+/// Host files a sandbox's programs need to find libraries, certificates, names and time.
+const COPIED: [&str; 26] = [
+    "alternatives",
+    "bash_completion.d",
+    "ca-certificates",
+    "ca-certificates.conf",
+    "debian_version",
+    "fonts",
+    "inputrc",
+    "java-17-openjdk",
+    "java-21-openjdk",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "locale.alias",
+    "localtime",
+    "lsb-release",
+    "magic",
+    "mime.types",
+    "os-release",
+    "perl",
+    "protocols",
+    "python3",
+    "python3.11",
+    "python3.12",
+    "python3.13",
+    "services",
+    "terminfo",
+];
+
+/// Certificates, without the directory of private keys that lies beside them.
+const COPIED_TLS: [&str; 3] = ["ssl/certs", "ssl/openssl.cnf", "pki/ca-trust/extracted"];
+
+const DIRECTORIES: [(&str, u32); 24] = [
+    ("dev", 0o755),
+    ("etc", 0o755),
+    ("etc/pam.d", 0o755),
+    ("etc/sudoers.d", 0o750),
+    ("home", 0o755),
+    ("home/user", 0o755),
+    ("media", 0o755),
+    ("mnt", 0o755),
+    ("opt", 0o755),
+    ("proc", 0o555),
+    ("root", 0o700),
+    ("run", 0o755),
+    ("run/lock", 0o1777),
+    ("run/sudo", 0o711),
+    ("srv", 0o755),
+    ("sys", 0o555),
+    ("tmp", 0o1777),
+    ("usr", 0o755),
+    ("var", 0o755),
+    ("var/cache", 0o755),
+    ("var/lib", 0o755),
+    ("var/log", 0o755),
+    ("var/tmp", 0o1777),
+    ("workspace", 0o755),
+];
+
+const LINKS: [(&str, &str); 3] = [("var/run", "/run"), ("var/lock", "/run/lock"), ("etc/mtab", "/proc/self/mounts")];
+
+/// The directories of `/` that a merged host keeps in `/usr`.
+pub const MERGED: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+
+const FILES: [(&str, u32, &str); 16] = [
+    (
+        "etc/passwd",
+        0o644,
+        "root:*:0:0:root:/root:/bin/bash\n\
+         daemon:*:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n\
+         www-data:*:33:33:www-data:/var/www:/usr/sbin/nologin\n\
+         user:*:1000:1000:user:/home/user:/bin/bash\n\
+         nobody:*:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    ),
+    (
+        "etc/group",
+        0o644,
+        "root:*:0:\ndaemon:*:1:\ntty:*:5:\nwww-data:*:33:\nsudo:*:27:user\nutmp:*:43:\nusers:*:100:\nuser:*:1000:\nnogroup:*:65534:\n",
+    ),
+    ("etc/hosts", 0o644, "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"),
+    ("etc/hostname", 0o644, "sandbox\n"),
+    // Every question to port 53 is answered by the egress proxy, whatever address it is sent to.
+    ("etc/resolv.conf", 0o644, "nameserver 10.200.0.53\noptions timeout:5 attempts:2\n"),
+    (
+        "etc/nsswitch.conf",
+        0o644,
+        "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\nethers: files\nrpc: files\n",
+    ),
+    ("etc/host.conf", 0o644, "multi on\n"),
+    ("etc/shells", 0o644, "/bin/sh\n/bin/bash\n/usr/bin/bash\n"),
+    (
+        "etc/profile",
+        0o644,
+        "export PATH=${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}\n\
+         [ -n \"$BASH_VERSION\" ] && [ -n \"$PS1\" ] && [ -r /etc/bash.bashrc ] && . /etc/bash.bashrc\n\
+         :\n",
+    ),
+    ("etc/bash.bashrc", 0o644, "[ -z \"$PS1\" ] && return\nPS1='\\u@\\h:\\w\\$ '\nshopt -s checkwinsize\n"),
+    ("etc/environment", 0o644, ""),
+    ("etc/sudoers", 0o440, "Defaults env_reset\nroot ALL=(ALL:ALL) ALL\nuser ALL=(ALL:ALL) NOPASSWD: ALL\n"),
+    // Root of a sandbox is nobody outside of it, and `user` may become root by sudoers: no module needs to ask.
+    ("etc/pam.d/other", 0o644, PAM_PERMIT),
+    ("etc/pam.d/sudo", 0o644, PAM_PERMIT),
+    ("home/user/.profile", 0o644, "[ -n \"$BASH_VERSION\" ] && [ -f \"$HOME/.bashrc\" ] && . \"$HOME/.bashrc\"\n:\n"),
+    (
+        "home/user/.bashrc",
+        0o644,
+        "case $- in *i*) ;; *) return ;; esac\nalias ls='ls --color=auto'\nalias grep='grep --color=auto'\n",
+    ),
+];
+
+const PAM_PERMIT: &str = "auth required pam_permit.so\naccount required pam_permit.so\n\
+    session required pam_permit.so\npassword required pam_permit.so\n";
+
+/// The layer for this state of the host, made if it is not there. `data` is the engine's data directory.
+pub fn layer(data: &Path) -> Result<PathBuf, Error> {
+    let folder = data.join("base");
+    let layer = folder.join(name());
+    if layer.exists() {
+        return Ok(layer);
+    }
+    fs::create_dir_all(&folder).map_err(Error::file("make", &folder))?;
+    let draft = folder.join(format!("draft-{}", std::process::id()));
+    remove(&draft).map_err(Error::file("remove", &draft))?;
+    write(&draft).map_err(Error::file("write the base layer to", &draft))?;
+    match fs::rename(&draft, &layer) {
+        // Another engine on this data directory was faster; both made the same.
+        Err(_) if layer.exists() => remove(&draft).map_err(Error::file("remove", &draft))?,
+        other => other.map_err(Error::file("name", &layer))?,
+    }
+    Ok(layer)
+}
+
+/// By what goes into it.
+fn name() -> String {
+    let mut state = DefaultHasher::new();
+    (EDITION, env!("CARGO_PKG_VERSION"), DIRECTORIES, LINKS, FILES).hash(&mut state);
+    for source in COPIED.iter().chain(&COPIED_TLS) {
+        if let Ok(metadata) = fs::metadata(Path::new("/etc").join(source)) {
+            (source, metadata.size(), metadata.mtime(), metadata.mtime_nsec(), metadata.ino()).hash(&mut state);
+        }
+    }
+    format!("{:016x}", state.finish())
+}
+
+fn write(layer: &Path) -> io::Result<()> {
+    fs::create_dir(layer)?;
+    fs::set_permissions(layer, fs::Permissions::from_mode(0o755))?;
+    for (name, mode) in DIRECTORIES {
+        fs::create_dir(layer.join(name))?;
+        fs::set_permissions(layer.join(name), fs::Permissions::from_mode(mode))?;
+    }
+    for name in MERGED {
+        match fs::read_link(Path::new("/").join(name)) {
+            Ok(target) => symlink(target, layer.join(name))?,
+            Err(_) if Path::new("/").join(name).is_dir() => fs::create_dir(layer.join(name))?,
+            Err(_) => {}
+        }
+    }
+    for (name, target) in LINKS {
+        symlink(target, layer.join(name))?;
+    }
+    for source in COPIED.iter().chain(&COPIED_TLS) {
+        copy(&Path::new("/etc").join(source), &layer.join("etc").join(source))?;
+    }
+    for (name, mode, text) in FILES {
+        fs::write(layer.join(name), text)?;
+        fs::set_permissions(layer.join(name), fs::Permissions::from_mode(mode))?;
+    }
+    for name in ["home/user", "home/user/.profile", "home/user/.bashrc", "workspace"] {
+        chown(layer.join(name), Some(USER), Some(USER))?;
+    }
+    Ok(())
+}
+
+/// Files, links and directories, world-readable ones only; ids become root's. What the host lacks is passed over.
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    let metadata = match fs::symlink_metadata(from) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if let Some(parent) = to.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    let kind = metadata.file_type();
+    if kind.is_symlink() {
+        symlink(fs::read_link(from)?, to)
+    } else if metadata.mode() & 0o004 == 0 {
+        Ok(())
+    } else if kind.is_dir() {
+        fs::create_dir(to)?;
+        for entry in fs::read_dir(from)? {
+            let entry = entry?;
+            copy(&entry.path(), &to.join(entry.file_name()))?;
+        }
+        Ok(())
+    } else if kind.is_file() {
+        fs::copy(from, to).map(drop)
+    } else {
+        Ok(())
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

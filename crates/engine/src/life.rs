@@ -1,0 +1,91 @@
+//! A running sandbox as the engine holds it, from its first process to its last.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use crate::cgroup::Group;
+use crate::error::Error;
+use crate::spec::SandboxId;
+use crate::state::{Ended, Running};
+
+#[derive(Debug)]
+pub struct Live {
+    pub running: Running,
+    pub pidfd: OwnedFd,
+    pub first_id: u32,
+    /// Absent on a host that gives us no cgroups.
+    pub group: Option<Group>,
+    /// Bytes, for the sentence about memory that ran out.
+    pub memory_limit: u64,
+    asked: AtomicBool,
+    ended: Mutex<Option<Ended>>,
+    gone: Condvar,
+}
+
+impl Live {
+    pub fn new(running: Running, pidfd: OwnedFd, first_id: u32, group: Option<Group>, memory_limit: u64) -> Live {
+        Live {
+            running,
+            pidfd,
+            first_id,
+            group,
+            memory_limit,
+            asked: AtomicBool::new(false),
+            ended: Mutex::new(None),
+            gone: Condvar::new(),
+        }
+    }
+
+    pub fn id(&self) -> &SandboxId {
+        &self.running.id
+    }
+
+    /// From now on its end is no news.
+    pub fn expect_end(&self) {
+        self.asked.store(true, Ordering::SeqCst);
+    }
+
+    pub fn is_end_expected(&self) -> bool {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    /// SIGKILL to PID 1: the kernel ends everything in its pid namespace. Frozen processes are thawed, or they would
+    /// not notice.
+    pub fn kill(&self) -> Result<(), Error> {
+        match rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(errno) => return Err(crate::refused::Refused::new("kill the sandbox's first process", errno).into()),
+        }
+        if let Some(group) = &self.group
+            && group.is_frozen()?
+        {
+            group.thaw()?;
+        }
+        Ok(())
+    }
+
+    /// Called once, when nothing of it is left.
+    pub fn set_ended(&self, cause: Ended) {
+        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(cause);
+        self.gone.notify_all();
+    }
+
+    /// Whether all of it was gone within the time.
+    pub fn wait_until_gone(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        while ended.is_none() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            (ended, _) = self.gone.wait_timeout(ended, left).unwrap_or_else(PoisonError::into_inner);
+        }
+        true
+    }
+}

@@ -1,0 +1,193 @@
+//! Namespaces made before anybody asks: they cost more than all the rest of a launch together.
+//!
+//! A filler thread keeps a number of user namespaces (each with its range of ids) and of network namespaces ready. A
+//! caller that finds none makes its own and wakes the filler.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::error::Error;
+use crate::network::namespace::{self, Kind};
+use crate::refused::Refused;
+use crate::spawner::handle::{Spawner, Spawners};
+use crate::spawner::wire::{Answer, Outgoing, Request};
+use crate::user_namespace::{COUNT, Pair, Ranges};
+
+/// A user namespace and its range, for one sandbox.
+#[derive(Debug)]
+pub struct Identity {
+    pub first_id: u32,
+    pub pair: Pair,
+}
+
+#[derive(Debug)]
+pub struct Pool {
+    target: usize,
+    ranges: Mutex<Ranges>,
+    ready: Mutex<Ready>,
+    wanted: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Ready {
+    identities: VecDeque<Identity>,
+    loopback: VecDeque<OwnedFd>,
+    egress: VecDeque<OwnedFd>,
+    closed: bool,
+}
+
+impl Ready {
+    fn networks(&mut self, kind: Kind) -> &mut VecDeque<OwnedFd> {
+        match kind {
+            Kind::Loopback => &mut self.loopback,
+            Kind::Egress => &mut self.egress,
+        }
+    }
+}
+
+impl Pool {
+    pub fn new(target: usize) -> Pool {
+        Pool { target, ranges: Mutex::default(), ready: Mutex::default(), wanted: Condvar::new() }
+    }
+
+    pub fn reserve(&self, first_id: u32) {
+        lock(&self.ranges).reserve(first_id);
+    }
+
+    /// When the last process of a sandbox is gone.
+    pub fn give_back(&self, first_id: u32) {
+        lock(&self.ranges).give_back(first_id);
+    }
+
+    pub fn identity(&self, spawners: &Spawners) -> Result<Identity, Error> {
+        let ready = lock(&self.ready).identities.pop_front();
+        self.wanted.notify_one();
+        match ready {
+            Some(identity) => Ok(identity),
+            None => self.make_identity(|request| spawners.call(request, &Outgoing::default()).map(|(_, fds)| fds.0)),
+        }
+    }
+
+    pub fn network(&self, kind: Kind) -> Result<OwnedFd, Error> {
+        let ready = lock(&self.ready).networks(kind).pop_front();
+        self.wanted.notify_one();
+        ready.map_or_else(|| Ok(namespace::create(kind)?), Ok)
+    }
+
+    fn make_identity(&self, call: impl FnOnce(&Request) -> Result<Vec<OwnedFd>, Refused>) -> Result<Identity, Error> {
+        let first_id = lock(&self.ranges).take().ok_or(Error::NoRange(COUNT))?;
+        let made = call(&Request::UserNamespace { first: first_id }).map(|mut descriptors| {
+            let assembly = descriptors.pop();
+            descriptors.pop().zip(assembly)
+        });
+        match made {
+            Ok(Some((user, assembly))) => Ok(Identity { first_id, pair: Pair { user, assembly } }),
+            Ok(None) => {
+                self.give_back(first_id);
+                Err(Refused::new("receive a user namespace", rustix::io::Errno::BADMSG).into())
+            }
+            Err(refused) => {
+                self.give_back(first_id);
+                Err(refused.into())
+            }
+        }
+    }
+
+    /// The filler: runs until the pool is closed. It has a spawner of its own, so that a launch never waits for it.
+    /// What it cannot make, the next launch tries itself and tells why.
+    pub fn fill(&self, spawner: &Spawner) {
+        let call = |request: &Request| match spawner.call(request, &Outgoing::default())? {
+            (Answer::Namespaces, descriptors) => Ok(descriptors.0),
+            _ => Err(Refused::new("understand a spawner", rustix::io::Errno::BADMSG)),
+        };
+        loop {
+            let mut ready = lock(&self.ready);
+            let missing = loop {
+                if ready.closed {
+                    return;
+                }
+                if let Some(missing) = ready.missing(self.target) {
+                    break missing;
+                }
+                ready = self.wanted.wait(ready).unwrap_or_else(PoisonError::into_inner);
+            };
+            drop(ready);
+            let made = match missing {
+                Missing::Identity => {
+                    self.make_identity(call).map(|identity| lock(&self.ready).identities.push_back(identity))
+                }
+                Missing::Network(kind) => namespace::create(kind)
+                    .map(|network| lock(&self.ready).networks(kind).push_back(network))
+                    .map_err(Error::from),
+            };
+            if made.is_err() {
+                let ready = lock(&self.ready);
+                if !ready.closed {
+                    // Not at once again: whatever is exhausted needs somebody to end.
+                    drop(self.wanted.wait(ready).unwrap_or_else(PoisonError::into_inner));
+                }
+            }
+        }
+    }
+
+    pub fn close(&self) {
+        let mut ready = lock(&self.ready);
+        ready.closed = true;
+        ready.identities.clear();
+        ready.loopback.clear();
+        ready.egress.clear();
+        self.wanted.notify_all();
+    }
+}
+
+enum Missing {
+    Identity,
+    Network(Kind),
+}
+
+impl Ready {
+    /// What there is least of.
+    fn missing(&self, target: usize) -> Option<Missing> {
+        let counts = [
+            (self.identities.len(), Missing::Identity),
+            (self.loopback.len(), Missing::Network(Kind::Loopback)),
+            (self.egress.len(), Missing::Network(Kind::Egress)),
+        ];
+        counts
+            .into_iter()
+            .filter(|(count, _)| *count < target)
+            .min_by_key(|(count, _)| *count)
+            .map(|(_, missing)| missing)
+    }
+}
+
+/// The thread of [`Pool::fill`]; ends with the value.
+#[derive(Debug)]
+pub struct Filler {
+    pool: Arc<Pool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Filler {
+    pub fn start(pool: Arc<Pool>, spawner: Spawner) -> Result<Filler, Error> {
+        let filled = Arc::clone(&pool);
+        let thread = std::thread::Builder::new().name("cove-filler".into()).spawn(move || filled.fill(&spawner));
+        let thread = thread.map_err(Error::file("start a thread for", "the pool"))?;
+        Ok(Filler { pool, thread: Some(thread) })
+    }
+}
+
+impl Drop for Filler {
+    fn drop(&mut self) {
+        self.pool.close();
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to tell: what it failed at, launches tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

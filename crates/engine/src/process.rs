@@ -1,0 +1,26 @@
+//! Telling a process from another that got its number later.
+
+use std::fs;
+
+/// Field 22 of `/proc/PID/stat`: clock ticks since boot when it was started. `None` where it is gone.
+pub fn start_time(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, field 2, may hold anything; it ends with the last parenthesis.
+    let (_, rest) = text.rsplit_once(')')?;
+    rest.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// Changes with every boot of the host; empty where the host hides it.
+pub fn boot() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn our_own_start_time_does_not_change() {
+        let first = super::start_time(std::process::id()).unwrap();
+        assert_eq!(super::start_time(std::process::id()), Some(first));
+        assert!(super::start_time(u32::MAX).is_none());
+    }
+}

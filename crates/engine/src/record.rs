@@ -1,0 +1,127 @@
+//! What is written down of a sandbox, so that a server that comes back knows what it finds.
+//!
+//! ```text
+//!   <data>/sandboxes/<id>/spec.json      before anything else happens
+//!                         running.json   while its processes live
+//!                         guest.sock     where the guest listens
+//! ```
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::spec::{SandboxId, Spec};
+
+/// The processes of a sandbox. A pid can be somebody else's by the time it is read, so its start time and the boot it
+/// belongs to go with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Life {
+    pub pid: u32,
+    pub start_time: u64,
+    /// The host's number for the sandbox's user 0.
+    pub first_id: u32,
+    pub boot: String,
+}
+
+/// The directory of all records.
+#[derive(Debug, Clone)]
+pub struct Records {
+    folder: PathBuf,
+}
+
+impl Records {
+    pub fn open(data: &Path) -> Result<Records, Error> {
+        let folder = data.join("sandboxes");
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+        made.map_err(Error::file("make", &folder))?;
+        let records = Records { folder };
+        // 108 bytes with the closing zero: sockaddr_un(7).
+        let longest = records.folder.as_os_str().len() + 1 + SandboxId::LENGTH + "/guest.sock".len();
+        if longest > 107 {
+            return Err(Error::Invalid(format!(
+                "data directory {} is {} bytes too long for the kernel's limit on socket paths; choose a shorter one",
+                data.display(),
+                longest - 107
+            )));
+        }
+        Ok(records)
+    }
+
+    pub fn directory(&self, id: &SandboxId) -> PathBuf {
+        self.folder.join(id.as_str())
+    }
+
+    pub fn socket(&self, id: &SandboxId) -> PathBuf {
+        self.directory(id).join("guest.sock")
+    }
+
+    /// Makes the directory if need be. The write is whole or not at all.
+    pub fn write_spec(&self, spec: &Spec) -> Result<(), Error> {
+        let directory = self.directory(&spec.id);
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
+        made.map_err(Error::file("make", &directory))?;
+        replace(&directory.join("spec.json"), spec)
+    }
+
+    pub fn spec(&self, id: &SandboxId) -> Result<Option<Spec>, Error> {
+        read(&self.directory(id).join("spec.json"))
+    }
+
+    pub fn write_life(&self, id: &SandboxId, life: &Life) -> Result<(), Error> {
+        replace(&self.directory(id).join("running.json"), life)
+    }
+
+    pub fn life(&self, id: &SandboxId) -> Result<Option<Life>, Error> {
+        read(&self.directory(id).join("running.json"))
+    }
+
+    /// Its processes are gone.
+    pub fn end_life(&self, id: &SandboxId) -> Result<(), Error> {
+        for path in [self.directory(id).join("running.json"), self.socket(id)] {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(Error::file("remove", path)(error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    pub fn remove(&self, id: &SandboxId) -> Result<(), Error> {
+        let directory = self.directory(id);
+        match fs::remove_dir_all(&directory) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::file("remove", directory)(error)),
+            _ => Ok(()),
+        }
+    }
+
+    pub fn names(&self) -> Result<Vec<SandboxId>, Error> {
+        let entries = fs::read_dir(&self.folder).map_err(Error::file("list", &self.folder))?;
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        Ok(names.collect())
+    }
+}
+
+fn replace<T: Serialize>(path: &Path, value: &T) -> Result<(), Error> {
+    let draft = path.with_extension("new");
+    let text = serde_json::to_vec(value).map_err(|error| Error::Invalid(format!("{}: {error}", path.display())))?;
+    let mut file = fs::File::create(&draft).map_err(Error::file("make", &draft))?;
+    file.write_all(&text).map_err(Error::file("write", &draft))?;
+    fs::rename(&draft, path).map_err(Error::file("name", path))
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
+    let text = match fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::file("read", path)(error)),
+    };
+    let value = serde_json::from_slice(&text);
+    value.map(Some).map_err(|error| Error::file("read", path)(io::Error::new(io::ErrorKind::InvalidData, error)))
+}

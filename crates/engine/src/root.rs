@@ -1,0 +1,246 @@
+//! A sandbox's files: overlays put together by the sandbox's own root, then entered.
+//!
+//! Two processes share the work. [`assemble`] runs inside the sandbox's user namespace, because the kernel makes an
+//! overlay over an id-mapped upper writable only for a mounter whose ids the map knows; a bug in overlayfs then acts
+//! with the rights of the sandbox, not of the host. [`enter`] runs in the sandbox's mount namespace, which belongs to the host:
+//! not even all capabilities inside the sandbox allow to mount or unmount there.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags};
+use rustix::process::{Gid, Uid};
+
+use cove_sys::mount::{Attributes, Reach, set_attributes};
+use cove_sys::namespace::{self, Kind};
+
+use crate::refused::{Refused, Step};
+use crate::spawner::empty::LAYER_PLACES;
+use crate::spawner::wire::{AttachKind, Durability, Incoming, Launch, Overlay};
+
+/// Directories that the engine mounts on; made where a template lacks them.
+const MOUNT_POINTS: [&str; 3] = ["proc", "dev", "sys"];
+
+/// What `/proc` hides: facts of the host, its memory, its keys, its controls. Docker's list, and `kallsyms`,
+/// `config.gz` and `partitions`, which tell an attacker what to aim at.
+const MASKED_FILES: [&str; 11] = [
+    "proc/kcore",
+    "proc/keys",
+    "proc/timer_list",
+    "proc/sched_debug",
+    "proc/latency_stats",
+    "proc/sysrq-trigger",
+    "proc/config.gz",
+    "proc/kallsyms",
+    "proc/partitions",
+    "proc/interrupts",
+    "proc/key-users",
+];
+const MASKED_DIRECTORIES: [&str; 3] = ["proc/acpi", "proc/scsi", "proc/asound"];
+/// What `/proc` shows and nobody may change.
+const READ_ONLY: [&str; 4] = ["proc/sys", "proc/bus", "proc/fs", "proc/irq"];
+
+/// Makes the sandbox's overlays, root first, as detached mounts. For a process of its own: it becomes the sandbox's
+/// root user and does not come back.
+pub fn assemble(launch: &Launch, passed: &Incoming) -> Result<Vec<OwnedFd>, Refused> {
+    namespace::enter(passed.get(launch.user_namespace)?, Kind::User).step("enter the user namespace")?;
+    namespace::enter(passed.get(launch.assembly)?, Kind::Mount).step("enter the assembly namespace")?;
+    become_root()?;
+    let storage = passed.get(launch.storage)?;
+    attach_for_assembly(storage, 0)?;
+    let mut place = 1;
+    let overlays = launch.overlays.iter().map(|overlay| {
+        for &lower in &overlay.lowers {
+            attach_for_assembly(passed.get(lower)?, place)?;
+            place += 1;
+        }
+        make_overlay(overlay, passed, storage)
+    });
+    let overlays = overlays.collect::<Result<Vec<_>, _>>()?;
+    let root = overlays.first().ok_or_else(|| Refused::new("find the root overlay", Errno::INVAL))?;
+    for target in MOUNT_POINTS.into_iter().chain(launch.overlays.iter().skip(1).map(|o| o.target.as_str())) {
+        make_directories(root.as_fd(), target)?;
+    }
+    Ok(overlays)
+}
+
+/// Makes a place to mount on: what is there already stays.
+pub fn make_mount_point(root: BorrowedFd<'_>, target: &str, kind: AttachKind) -> Result<(), Refused> {
+    match kind {
+        AttachKind::Directory => make_directories(root, target),
+        AttachKind::File => {
+            if let Some((parent, _)) = target.rsplit_once('/') {
+                make_directories(root, parent)?;
+            }
+            let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+            open_beneath(root, target, flags, Mode::from_raw_mode(0o644)).map(drop)
+        }
+    }
+}
+
+fn make_directories(root: BorrowedFd<'_>, target: &str) -> Result<(), Refused> {
+    let mut parent = root.try_clone_to_owned().step("open the sandbox's root")?;
+    for name in target.split('/').filter(|name| !name.is_empty()) {
+        match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(Refused::new(format!("make directory /{target}"), errno)),
+        }
+        parent = open_beneath(parent.as_fd(), name, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|refused| Refused { step: format!("open /{target}, which must be a directory"), ..refused })?;
+    }
+    Ok(())
+}
+
+/// Opens by a path on which no symlink lies: a sandbox's files are what an earlier life of it made of them.
+fn open_beneath(root: BorrowedFd<'_>, path: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd, Refused> {
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    rustix::io::retry_on_intr(|| rustix::fs::openat2(root, path, flags, mode, resolve)).step(&format!("open /{path}"))
+}
+
+/// Attaches a layer's mount: the kernel wants it in the mounter's own namespace before it lets it into an overlay.
+fn attach_for_assembly(mount: BorrowedFd<'_>, place: usize) -> Result<(), Refused> {
+    let target = format!("/layers/{}", place % LAYER_PLACES);
+    rustix::mount::move_mount(mount, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step("attach a layer")
+}
+
+fn make_overlay(overlay: &Overlay, passed: &Incoming, storage: BorrowedFd<'_>) -> Result<OwnedFd, Refused> {
+    let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).step("open an overlay")?;
+    for &lower in &overlay.lowers {
+        rustix::mount::fsconfig_set_fd(&context, "lowerdir+", passed.get(lower)?).step("add a layer to the overlay")?;
+    }
+    let path = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let upper = rustix::fs::openat(storage, &overlay.upper, path, Mode::empty()).step("open the upper directory")?;
+    let work = rustix::fs::openat(storage, &overlay.work, path, Mode::empty()).step("open the work directory")?;
+    rustix::mount::fsconfig_set_fd(&context, "upperdir", &upper).step("set the overlay's upper")?;
+    rustix::mount::fsconfig_set_fd(&context, "workdir", &work).step("set the overlay's work directory")?;
+    // Whiteouts and opaque marks in `user.*`: the mounter is no root of the host.
+    rustix::mount::fsconfig_set_flag(&context, "userxattr").step("configure the overlay")?;
+    if overlay.durability == Durability::Volatile {
+        rustix::mount::fsconfig_set_flag(&context, "volatile").step("configure the overlay")?;
+    }
+    rustix::mount::fsconfig_create(&context).step("make the overlay")?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NODEV;
+    let mount =
+        rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).step("mount the overlay")?;
+    // An overlay whose work directory could not be made comes up read-only and says nothing.
+    let flags = rustix::fs::fstatvfs(&mount).step("look at the overlay")?.f_flag;
+    if flags.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
+        return Err(Refused::new("mount the overlay writable", Errno::ROFS));
+    }
+    Ok(mount)
+}
+
+/// Ids 0 of the user namespace just entered.
+pub fn become_root() -> Result<(), Refused> {
+    rustix::thread::set_thread_groups(&[]).step("drop groups")?;
+    rustix::thread::set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT).step("become the sandbox's root group")?;
+    rustix::thread::set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).step("become the sandbox's root")
+}
+
+/// Makes the first overlay the root of this process and mounts the rest in it. The mount namespace is a fresh copy of
+/// the spawner's: what stays beneath the new root is an empty read-only tmpfs.
+pub fn enter(launch: &Launch, passed: &Incoming, overlays: &[OwnedFd]) -> Result<(), Refused> {
+    let [root, inner @ ..] = overlays else {
+        return Err(Refused::new("find the root overlay", Errno::INVAL));
+    };
+    let open = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let devices = rustix::fs::open("/dev", open, Mode::empty()).step("open the device tree")?;
+    let nothing = rustix::fs::open("/nothing", open, Mode::empty()).step("open the empty directory")?;
+
+    // As switch_root(8) does: the new root covers "/" of the namespace, so that ".." never leads below it.
+    rustix::mount::move_mount(root, "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step("attach the root")?;
+    rustix::process::fchdir(root).step("enter the root")?;
+    rustix::process::chroot(".").step("change to the root")?;
+
+    for (mount, overlay) in inner.iter().zip(&launch.overlays[1..]) {
+        attach(mount.as_fd(), root.as_fd(), &overlay.target)?;
+    }
+    mount_proc(root.as_fd(), devices.as_fd(), nothing.as_fd())?;
+    if let Some(slot) = launch.memory_info {
+        attach(passed.get(slot)?, root.as_fd(), "proc/meminfo")?;
+    }
+    mount_devices(launch, root.as_fd(), devices.as_fd())?;
+    for extra in &launch.mounts {
+        attach(passed.get(extra.mount)?, root.as_fd(), &extra.target)?;
+    }
+    Ok(())
+}
+
+fn attach(mount: BorrowedFd<'_>, root: BorrowedFd<'_>, target: &str) -> Result<(), Refused> {
+    let place = open_beneath(root, target, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    rustix::mount::move_mount(mount, "", &place, "", flags).step(&format!("mount on /{target}"))
+}
+
+fn mount_proc(root: BorrowedFd<'_>, devices: BorrowedFd<'_>, nothing: BorrowedFd<'_>) -> Result<(), Refused> {
+    let attributes =
+        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let proc = new_filesystem("proc", &[], attributes)?;
+    attach(proc.as_fd(), root, "proc")?;
+    for target in MASKED_FILES {
+        cover(devices, "null", root, target)?;
+    }
+    for target in MASKED_DIRECTORIES {
+        cover(nothing, "", root, target)?;
+    }
+    for target in READ_ONLY {
+        let Some(place) = where_present(root, target)? else { continue };
+        let copy = clone_mount(place.as_fd(), "").step(&format!("copy /{target}"))?;
+        let fixed = Attributes::READ_ONLY.and(Attributes::NO_SUID).and(Attributes::NO_DEVICES).and(Attributes::NO_EXEC);
+        set_attributes(copy.as_fd(), Reach::One, fixed, None).step(&format!("make /{target} read-only"))?;
+        attach(copy.as_fd(), root, target)?;
+    }
+    Ok(())
+}
+
+/// Hides `target` under something that says nothing; a kernel that has no such file needs no cover.
+fn cover(from: BorrowedFd<'_>, name: &str, root: BorrowedFd<'_>, target: &str) -> Result<(), Refused> {
+    let Some(place) = where_present(root, target)? else { return Ok(()) };
+    let copy = clone_mount(from, name).step(&format!("make a cover for /{target}"))?;
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    rustix::mount::move_mount(&copy, "", &place, "", flags).step(&format!("cover /{target}"))
+}
+
+fn where_present(root: BorrowedFd<'_>, target: &str) -> Result<Option<OwnedFd>, Refused> {
+    match open_beneath(root, target, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(place) => Ok(Some(place)),
+        Err(refused) if refused.errno == Errno::NOENT.raw_os_error() => Ok(None),
+        Err(refused) => Err(refused),
+    }
+}
+
+fn clone_mount(directory: BorrowedFd<'_>, path: &str) -> rustix::io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    rustix::mount::open_tree(directory, path, flags)
+}
+
+fn mount_devices(launch: &Launch, root: BorrowedFd<'_>, devices: BorrowedFd<'_>) -> Result<(), Refused> {
+    attach(devices, root, "dev")?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    // 5 is the group `tty` of every distribution.
+    let terminal_group = (launch.first_id + 5).to_string();
+    let terminals = [("ptmxmode", "0666"), ("mode", "0620"), ("gid", terminal_group.as_str())];
+    attach(new_filesystem("devpts", &terminals, attributes)?.as_fd(), root, "dev/pts")?;
+    let (size, owner) = (launch.shared_memory.to_string(), launch.first_id.to_string());
+    let shared = [("mode", "1777"), ("size", size.as_str()), ("uid", owner.as_str()), ("gid", owner.as_str())];
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    attach(new_filesystem("tmpfs", &shared, attributes)?.as_fd(), root, "dev/shm")
+}
+
+fn new_filesystem(kind: &str, options: &[(&str, &str)], attributes: MountAttrFlags) -> Result<OwnedFd, Refused> {
+    let name = format!("mount {kind}");
+    let context = rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC).step(&name)?;
+    for (key, value) in options {
+        rustix::mount::fsconfig_set_string(&context, *key, *value).step(&format!("{name} with {key}={value}"))?;
+    }
+    rustix::mount::fsconfig_create(&context).step(&name)?;
+    rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).step(&name)
+}
+
+/// Whether what is open is a directory.
+pub fn kind_of(opened: BorrowedFd<'_>) -> rustix::io::Result<AttachKind> {
+    let mode = rustix::fs::fstat(opened)?.st_mode;
+    let directory = FileType::from_raw_mode(mode) == FileType::Directory;
+    Ok(if directory { AttachKind::Directory } else { AttachKind::File })
+}

@@ -1,0 +1,30 @@
+//! The filter on system calls: `policies/default` as a program for the kernel.
+//!
+//! Names become numbers of this machine, neighbouring numbers with one answer become ranges, and the ranges become a
+//! binary search: about eight comparisons decide a call, where a list would need hundreds. Only the machine's own
+//! 64-bit calls exist: a 32-bit call (`int 0x80`) ends the process, x32 numbers are answered with ENOSYS.
+
+mod policy;
+mod program;
+
+use cove_sys::seccomp::Instruction;
+
+use crate::refused::{Refused, Step};
+
+/// The compiled policy; made once per spawner.
+pub struct Filter {
+    program: Vec<Instruction>,
+}
+
+impl Filter {
+    /// The built-in policy; its text is part of the program and tested with it.
+    #[expect(clippy::new_without_default, reason = "a filter is made on purpose, never by default")]
+    pub fn new() -> Filter {
+        Filter { program: program::compile(&policy::built_in()) }
+    }
+
+    /// Needs CAP_SYS_ADMIN in the caller's user namespace: setuid programs shall work inside, so `no_new_privs` is not set.
+    pub fn install(&self) -> Result<(), Refused> {
+        cove_sys::seccomp::install(&self.program).step("install the seccomp filter")
+    }
+}

@@ -1,0 +1,141 @@
+//! The policy as text and as data.
+
+use std::collections::BTreeMap;
+
+const POLICY: &str = include_str!("../policies/default");
+#[cfg(target_arch = "x86_64")]
+const NUMBERS: &str = include_str!("../policies/numbers-x86_64");
+#[cfg(target_arch = "aarch64")]
+const NUMBERS: &str = include_str!("../policies/numbers-aarch64");
+
+/// What becomes of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    Allow,
+    /// EPERM: known and denied.
+    Refuse,
+    /// ENOSYS: as if the kernel did not have it.
+    Absent,
+    /// Allowed if one of the alternatives holds, else refused.
+    When(Vec<Alternative>),
+    /// Refused if one of the alternatives holds, else allowed.
+    Unless(Vec<Alternative>),
+}
+
+/// All of its comparisons hold.
+pub type Alternative = Vec<Comparison>;
+
+/// The lower half of an argument, under a mask, equals a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Comparison {
+    pub argument: u8,
+    pub mask: u32,
+    pub value: u32,
+}
+
+/// Verdicts by system call number; a number without one is absent.
+pub type Policy = BTreeMap<u32, Verdict>;
+
+/// The policy that is part of the program.
+pub fn built_in() -> Policy {
+    parse(POLICY, NUMBERS).expect("the built-in policy is tested")
+}
+
+fn parse(policy: &str, numbers: &str) -> Result<Policy, String> {
+    let numbers: BTreeMap<&str, u32> = lines(numbers)
+        .map(|line| {
+            let (number, name) = line.split_once(' ').ok_or_else(|| format!("not a number and a name: {line}"))?;
+            Ok((name, number.parse().map_err(|_| format!("not a number: {line}"))?))
+        })
+        .collect::<Result<_, String>>()?;
+    let mut verdicts = Policy::new();
+    let mut enter = |name: &str, verdict: Verdict| match numbers.get(name) {
+        // Names of another architecture have no number here.
+        None => Ok(()),
+        Some(&number) => match verdicts.insert(number, verdict) {
+            None => Ok(()),
+            Some(_) => Err(format!("{name} is named twice")),
+        },
+    };
+    for line in lines(policy) {
+        let (word, rest) = line.split_once(' ').ok_or_else(|| format!("not a rule: {line}"))?;
+        let verdict = match word {
+            "allow" => Verdict::Allow,
+            "refuse" => Verdict::Refuse,
+            "absent" => Verdict::Absent,
+            "when" | "unless" => {
+                let (name, conditions) = rest.split_once(' ').ok_or_else(|| format!("no condition: {line}"))?;
+                let conditions = conditions.split('|').map(alternative).collect::<Result<_, _>>()?;
+                enter(name, if word == "when" { Verdict::When(conditions) } else { Verdict::Unless(conditions) })?;
+                continue;
+            }
+            _ => return Err(format!("not a rule: {line}")),
+        };
+        for name in rest.split_whitespace() {
+            enter(name, verdict.clone())?;
+        }
+    }
+    Ok(verdicts)
+}
+
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
+}
+
+/// `arg0=16 arg2=0`, `arg0&0x7e020000=0`.
+fn alternative(text: &str) -> Result<Alternative, String> {
+    text.split_whitespace()
+        .map(|part| {
+            let wrong = || format!("not a condition: {part}");
+            let (left, value) = part.split_once('=').ok_or_else(wrong)?;
+            let (argument, mask) = left.split_once('&').unwrap_or((left, "0xffffffff"));
+            let argument = argument.strip_prefix("arg").and_then(|n| n.parse().ok()).filter(|&n| n < 6);
+            Ok(Comparison {
+                argument: argument.ok_or_else(wrong)?,
+                mask: number(mask).ok_or_else(wrong)?,
+                value: number(value).ok_or_else(wrong)?,
+            })
+        })
+        .collect()
+}
+
+fn number(text: &str) -> Option<u32> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_of_the_built_in_policy_is_a_system_call_of_some_machine() {
+        let known: Vec<&str> =
+            [include_str!("../policies/numbers-x86_64"), include_str!("../policies/numbers-aarch64")]
+                .into_iter()
+                .flat_map(lines)
+                .filter_map(|line| line.split_once(' ').map(|(_, name)| name))
+                .collect();
+        for line in lines(POLICY) {
+            let mut words = line.split_whitespace();
+            let conditional = matches!(words.next(), Some("when" | "unless"));
+            for name in words.take(if conditional { 1 } else { usize::MAX }) {
+                assert!(known.contains(&name), "{name} is no system call");
+            }
+        }
+    }
+
+    #[test]
+    fn a_call_cannot_be_named_twice() {
+        assert!(parse("allow read\nrefuse read", "0 read").is_err());
+    }
+
+    #[test]
+    fn a_condition_is_read_with_its_mask() {
+        let policy = parse("when clone arg0&0x7e020000=0", "56 clone").unwrap();
+        let expected = Comparison { argument: 0, mask: 0x7e02_0000, value: 0 };
+        assert_eq!(policy[&56], Verdict::When(vec![vec![expected]]));
+    }
+}

@@ -1,0 +1,109 @@
+//! The engine's end of its spawners.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::process::{Pid, WaitOptions};
+
+use cove_sys::clone::SingleThreaded;
+
+use super::wire::{self, Answer, Incoming, Outgoing, Request};
+use crate::refused::{Refused, Step};
+
+/// One spawner process.
+#[derive(Debug)]
+pub struct Spawner {
+    /// Closed first when dropped, which ends the process.
+    socket: Option<OwnedFd>,
+    pid: Pid,
+}
+
+impl Spawner {
+    /// Starts `program` again with the hidden argument.
+    pub fn exec(program: &Path) -> Result<Spawner, Refused> {
+        let (ours, theirs) = sockets()?;
+        let child = Command::new(program)
+            .arg(super::ARGUMENT)
+            .env_clear()
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()
+            .step(&format!("start {} as a spawner", program.display()))?;
+        let pid =
+            Pid::from_raw(child.id().cast_signed()).ok_or_else(|| Refused::new("start a spawner", Errno::CHILD))?;
+        Ok(Spawner { socket: Some(ours), pid })
+    }
+
+    /// Forks the calling process, which must have one thread.
+    pub fn fork(alone: &SingleThreaded) -> Result<Spawner, Refused> {
+        let (ours, theirs) = sockets()?;
+        let pid = cove_sys::clone::fork(alone, || {
+            let closed = cove_sys::exec::close_all_but(3, theirs.as_fd());
+            if closed.is_ok() { super::run(&theirs) } else { 2 }
+        })
+        .step("fork a spawner")?;
+        Ok(Spawner { socket: Some(ours), pid })
+    }
+
+    pub fn call(&self, request: &Request, descriptors: &Outgoing<'_>) -> Result<(Answer, Incoming), Refused> {
+        let socket = self.socket.as_ref().ok_or_else(|| Refused::new("reach a spawner", Errno::PIPE))?;
+        wire::send(socket.as_fd(), request, descriptors)?;
+        match wire::receive(socket.as_fd())? {
+            Some((Answer::Refused(refused), _)) => Err(refused),
+            Some(answered) => Ok(answered),
+            None => Err(Refused::new("hear from a spawner, which has died", Errno::PIPE)),
+        }
+    }
+}
+
+impl Drop for Spawner {
+    fn drop(&mut self) {
+        self.socket = None;
+        // It ends by itself when its socket closes; waiting leaves no zombie.
+        let _ = rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(self.pid), WaitOptions::empty()));
+    }
+}
+
+fn sockets() -> Result<(OwnedFd, OwnedFd), Refused> {
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .step("make a spawner's socket")
+}
+
+/// Spawners that wait for work; a caller borrows one for a request and its answer.
+#[derive(Debug)]
+pub struct Spawners {
+    idle: Mutex<Vec<Spawner>>,
+    returned: Condvar,
+}
+
+impl Spawners {
+    pub fn new(spawners: Vec<Spawner>) -> Spawners {
+        Spawners { idle: Mutex::new(spawners), returned: Condvar::new() }
+    }
+
+    pub fn call(&self, request: &Request, descriptors: &Outgoing<'_>) -> Result<(Answer, Incoming), Refused> {
+        let spawner = self.borrow();
+        let answer = spawner.call(request, descriptors);
+        self.lock().push(spawner);
+        self.returned.notify_one();
+        answer
+    }
+
+    fn borrow(&self) -> Spawner {
+        let mut idle = self.lock();
+        loop {
+            if let Some(spawner) = idle.pop() {
+                return spawner;
+            }
+            idle = self.returned.wait(idle).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Spawner>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

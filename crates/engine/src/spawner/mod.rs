@@ -1,0 +1,98 @@
+//! Small processes that clone sandboxes.
+//!
+//! The engine's own process is large, has threads and many descriptors: forking it is slow and unsafe. A spawner has
+//! one thread, a few descriptors and an empty root; it gets everything by descriptor over one socket, one launch at a time, and exits
+//! when the engine closes the socket. The sandboxes it cloned live on: they are children of the engine.
+
+pub mod empty;
+pub mod handle;
+pub mod wire;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use cove_sys::clone::{SingleThreaded, Stack};
+
+use crate::launch::Launcher;
+use crate::refused::{Refused, Step};
+use crate::seccomp::Filter;
+use crate::user_namespace;
+use wire::{Answer, Incoming, Outgoing, Request};
+
+/// The hidden argument with which a program that links the engine becomes a spawner.
+pub const ARGUMENT: &str = "__cove-spawner";
+
+/// Runs the spawner whose socket is standard input. To be called by `main` before anything else when the first
+/// argument is [`ARGUMENT`].
+pub fn main() -> ! {
+    let code = match std::io::stdin().as_fd().try_clone_to_owned() {
+        Ok(socket) => run(&socket),
+        Err(_) => 2,
+    };
+    std::process::exit(code)
+}
+
+/// Serves until the other side closes. A spawner that cannot start says so on every request.
+pub(crate) fn run(socket: &OwnedFd) -> i32 {
+    let spawner = Spawner::start();
+    match serve(socket.as_fd(), spawner) {
+        Ok(()) => 0,
+        Err(_) => 1,
+    }
+}
+
+struct Spawner {
+    launcher: Launcher,
+    proc: OwnedFd,
+    guest: Option<OwnedFd>,
+}
+
+impl Spawner {
+    fn start() -> Result<Spawner, Refused> {
+        rustix::thread::set_name(c"cove-spawner").step("name the spawner")?;
+        let launcher = Launcher {
+            alone: SingleThreaded::claim().step("be a process with one thread")?,
+            stack: Stack::new().step("make a stack")?,
+            filter: Filter::new(),
+        };
+        let proc = empty::open_proc()?;
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+        empty::move_in()?;
+        Ok(Spawner { launcher, proc, guest: None })
+    }
+
+    fn answer(&mut self, request: Request, passed: Incoming) -> Result<(Answer, Vec<OwnedFd>), Refused> {
+        match request {
+            Request::Guest(slot) => {
+                self.guest = Some(passed.get(slot)?.try_clone_to_owned().step("keep the guest")?);
+                Ok((Answer::Ready, Vec::new()))
+            }
+            Request::UserNamespace { first } => {
+                let pair = user_namespace::make(&self.launcher.alone, self.proc.as_fd(), first)?;
+                Ok((Answer::Namespaces, vec![pair.user, pair.assembly]))
+            }
+            Request::Launch(launch) => {
+                let guest = self.guest.as_ref().ok_or_else(|| Refused::new("find the guest", Errno::NOENT))?;
+                let child = self.launcher.start(&launch, &passed, guest.as_fd())?;
+                Ok((Answer::Started { pid: child.pid.as_raw_nonzero().get() }, vec![child.pidfd]))
+            }
+        }
+    }
+}
+
+fn serve(socket: BorrowedFd<'_>, mut spawner: Result<Spawner, Refused>) -> Result<(), Refused> {
+    while let Some((request, passed)) = wire::receive(socket)? {
+        let answered = match &mut spawner {
+            Ok(spawner) => spawner.answer(request, passed),
+            Err(refused) => Err(Refused { step: format!("start a spawner: {}", refused.step), ..refused.clone() }),
+        };
+        let (answer, descriptors) = answered.unwrap_or_else(|refused| (Answer::Refused(refused), Vec::new()));
+        let mut outgoing = Outgoing::default();
+        for descriptor in &descriptors {
+            outgoing.add(descriptor.as_fd());
+        }
+        wire::send(socket, &answer, &outgoing)?;
+    }
+    Ok(())
+}

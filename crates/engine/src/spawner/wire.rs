@@ -1,0 +1,183 @@
+//! What the engine and a spawner say to each other: one JSON message per packet, descriptors beside it.
+//!
+//! A message names its descriptors by their place in the packet ([`Slot`]): a spawner has an empty root and can open
+//! nothing by itself.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::refused::{Refused, Step};
+
+/// The kernel's own limit for one packet (`SCM_MAX_FD`).
+pub const MAX_DESCRIPTORS: usize = 253;
+const MAX_MESSAGE: usize = 128 << 10;
+
+/// The place of a descriptor in its packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slot(u8);
+
+/// Descriptors on their way into a packet.
+#[derive(Default)]
+pub struct Outgoing<'fd>(Vec<BorrowedFd<'fd>>);
+
+impl<'fd> Outgoing<'fd> {
+    /// `None` where the packet is full.
+    pub fn add(&mut self, descriptor: BorrowedFd<'fd>) -> Option<Slot> {
+        if self.0.len() == MAX_DESCRIPTORS {
+            return None;
+        }
+        self.0.push(descriptor);
+        Some(Slot(self.0.len() as u8 - 1))
+    }
+}
+
+/// Descriptors that came in a packet.
+#[derive(Debug, Default)]
+pub struct Incoming(pub Vec<OwnedFd>);
+
+impl Incoming {
+    pub fn get(&self, slot: Slot) -> Result<BorrowedFd<'_>, Refused> {
+        self.0
+            .get(usize::from(slot.0))
+            .map(AsFd::as_fd)
+            .ok_or_else(|| Refused::new("find a passed descriptor", Errno::BADF))
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Request {
+    /// The program that becomes PID 1; kept by the spawner. One descriptor.
+    Guest(Slot),
+    /// A user namespace that maps 65,536 ids from `first` on, and a mount namespace that belongs to it. Answered with
+    /// the two.
+    UserNamespace {
+        first: u32,
+    },
+    Launch(Box<Launch>),
+}
+
+/// A sandbox to start; everything it is made of lies in the packet's descriptors.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Launch {
+    pub user_namespace: Slot,
+    /// Belongs to the user namespace; overlays are put together in it.
+    pub assembly: Slot,
+    pub network: Slot,
+    pub cgroup: Cgroup,
+    /// The root comes first; each next one is mounted inside it.
+    pub overlays: Vec<Overlay>,
+    /// What the sandbox writes: one mount that holds every overlay's upper and work directory.
+    pub storage: Slot,
+    /// Detached mounts and where they go.
+    pub mounts: Vec<Attach>,
+    pub hostname: String,
+    /// The host's number for the sandbox's user 0.
+    pub first_id: u32,
+    /// Bytes that `/dev/shm` may hold.
+    pub shared_memory: u64,
+    /// A file to show as `/proc/meminfo`.
+    pub memory_info: Option<Slot>,
+    pub listener: Slot,
+    pub leash: Option<Slot>,
+    /// What the guest finds in `COVE_GUEST`.
+    pub configuration: String,
+}
+
+/// Both absent where the host gives no cgroups.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Cgroup {
+    /// Version 1: the child writes `0` to each of these `tasks` files.
+    pub tasks: Vec<Slot>,
+    /// Version 2: the child is born in the directory.
+    pub directory: Option<Slot>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Overlay {
+    /// Relative to the sandbox's root; empty for the root itself.
+    pub target: String,
+    /// Top first.
+    pub lowers: Vec<Slot>,
+    /// Relative to the storage mount.
+    pub upper: String,
+    pub work: String,
+    pub durability: Durability,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Durability {
+    /// What was synced outlives a crash of the host.
+    Durable,
+    /// Syncs are not carried out: gone with the sandbox anyway.
+    Volatile,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Attach {
+    pub mount: Slot,
+    /// Relative to the sandbox's root.
+    pub target: String,
+    pub kind: AttachKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AttachKind {
+    Directory,
+    File,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Answer {
+    Ready,
+    /// With a pidfd.
+    Started {
+        pid: i32,
+    },
+    /// With the user namespace and its mount namespace.
+    Namespaces,
+    Refused(Refused),
+}
+
+pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, descriptors: &Outgoing<'_>) -> Result<(), Refused> {
+    let text = serde_json::to_vec(message).map_err(|_| Refused::new("write a message", Errno::INVAL))?;
+    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.0.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&descriptors.0)) {
+        return Err(Refused::new("pass descriptors", Errno::TOOBIG));
+    }
+    let sent = rustix::io::retry_on_intr(|| {
+        rustix::net::sendmsg(socket, &[IoSlice::new(&text)], &mut control, SendFlags::NOSIGNAL)
+    });
+    sent.map(drop).step("send to the spawner's socket")
+}
+
+/// `Ok(None)` when the other side has closed.
+pub fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> Result<Option<(T, Incoming)>, Refused> {
+    let mut text = vec![0u8; MAX_MESSAGE];
+    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut text)], &mut control, RecvFlags::CMSG_CLOEXEC)
+    });
+    let received = received.step("read the spawner's socket")?;
+    let mut incoming = Incoming::default();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            incoming.0.extend(descriptors);
+        }
+    }
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    let message = serde_json::from_slice(&text[..received.bytes])
+        .map_err(|_| Refused::new("understand a message on the spawner's socket", Errno::BADMSG))?;
+    Ok(Some((message, incoming)))
+}

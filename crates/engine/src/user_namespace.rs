@@ -1,0 +1,174 @@
+//! A sandbox's own range of 65,536 ids.
+//!
+//! Ranges begin at 0x7000_0000: nothing else claims ids there (systemd's containers end below). On disk ids stay
+//! 0-based, because layers and uppers are mounted with the range mapped away, so these numbers are only ever seen on
+//! processes.
+//!
+//! Each namespace is **owned by the first id of its range**, not by root. The kernel charges what a user namespace
+//! uses (inotify instances, pending signals, nested namespaces) to its owner as well; with one owner for all, 128
+//! inotify instances would be shared by every sandbox of the host.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::{Gid, Pid, Signal, Uid, WaitOptions};
+use rustix::thread::CapabilitySets;
+
+use cove_sys::clone::SingleThreaded;
+use cove_sys::namespace;
+
+use crate::refused::{Refused, Step};
+
+pub const RANGE: u32 = 65_536;
+const FIRST: u32 = 0x7000_0000;
+pub const COUNT: u32 = 0x8000;
+
+/// What a sandbox may have of what the kernel counts per user namespace. No user namespace inside a sandbox: they open
+/// most of the kernel's privileged code to unprivileged callers. seccomp refuses them too; this is the second wall.
+const CEILINGS: [(&str, &str); 4] = [
+    ("sys/user/max_user_namespaces", "0"),
+    ("sys/user/max_inotify_instances", "512"),
+    ("sys/user/max_inotify_watches", "524288"),
+    ("sys/user/max_fanotify_groups", "0"),
+];
+
+/// Hands out ranges; never one that is in use.
+#[derive(Debug, Default)]
+pub struct Ranges {
+    taken: BTreeSet<u32>,
+    next: u32,
+}
+
+impl Ranges {
+    /// The first id of a free range; `None` where all are in use.
+    pub fn take(&mut self) -> Option<u32> {
+        for _ in 0..COUNT {
+            let first = FIRST + self.next * RANGE;
+            self.next = (self.next + 1) % COUNT;
+            if self.taken.insert(first) {
+                return Some(first);
+            }
+        }
+        None
+    }
+
+    /// Marks the range of a sandbox that was found running.
+    pub fn reserve(&mut self, first: u32) {
+        self.taken.insert(first);
+    }
+
+    pub fn give_back(&mut self, first: u32) {
+        self.taken.remove(&first);
+    }
+}
+
+/// A user namespace over one range, and a mount namespace that belongs to it, in which the sandbox's overlays are put
+/// together by its own root.
+#[derive(Debug)]
+pub struct Pair {
+    pub user: OwnedFd,
+    pub assembly: OwnedFd,
+}
+
+/// Makes a pair. `proc` is the host's `/proc`; the caller is root and has one thread.
+pub fn make(alone: &SingleThreaded, proc: BorrowedFd<'_>, first: u32) -> Result<Pair, Refused> {
+    let flags = rustix::net::SocketFlags::CLOEXEC;
+    let (ours, theirs) =
+        rustix::net::socketpair(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, flags, None)
+            .step("make a pair of sockets")?;
+    let pid = cove_sys::clone::fork(alone, move || match live_in(proc, first, theirs.as_fd()) {
+        Ok(()) => 0,
+        Err(refused) => refused.errno,
+    })
+    .step("fork for a user namespace")?;
+    let made = follow(proc, pid, first, ours.as_fd());
+    // Nobody needs the process any more; where it has failed there is nobody to hear it.
+    let _ = say(ours.as_fd());
+    let status = rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(pid), WaitOptions::empty()));
+    match (made, status.ok().flatten().and_then(|(_, status)| status.exit_status())) {
+        // The pipe broke because the child failed: its reason is the one worth telling.
+        (Err(_), Some(errno)) if errno != 0 => {
+            Err(Refused::new("set up a user namespace", Errno::from_raw_os_error(errno)))
+        }
+        (made, _) => made,
+    }
+}
+
+/// The child: becomes the owner, makes the namespaces, waits for its maps, sets the ceilings, stays until let go.
+fn live_in(proc: BorrowedFd<'_>, first: u32, parent: BorrowedFd<'_>) -> Result<(), Refused> {
+    let (uid, gid) = (Uid::from_raw(first), Gid::from_raw(first));
+    rustix::thread::set_keep_capabilities(true).step("keep capabilities")?;
+    rustix::thread::set_thread_groups(&[]).step("drop groups")?;
+    rustix::thread::set_thread_res_gid(gid, gid, gid).step("become the range's owner")?;
+    rustix::thread::set_thread_res_uid(uid, uid, uid).step("become the range's owner")?;
+    // Hosts that forbid user namespaces to ordinary users allow them to this capability.
+    let held = rustix::thread::capabilities(None).step("read capabilities")?;
+    let raised = CapabilitySets { effective: held.permitted, ..held };
+    rustix::thread::set_capabilities(None, raised).step("raise capabilities")?;
+    namespace::unshare(namespace::Kind::User).step("make a user namespace")?;
+    namespace::unshare(namespace::Kind::Mount).step("make a mount namespace")?;
+    // Not before: a change of ids clears it.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step("follow the parent into death")?;
+    say(parent)?;
+    hear(parent)?;
+    for (file, ceiling) in CEILINGS {
+        match write_beneath(proc, file, ceiling) {
+            // A kernel without fanotify has no such ceiling, and nothing to limit.
+            Err(refused) if refused.errno == Errno::NOENT.raw_os_error() => {}
+            other => other?,
+        }
+    }
+    say(parent)?;
+    hear(parent)
+}
+
+fn follow(proc: BorrowedFd<'_>, pid: Pid, first: u32, child: BorrowedFd<'_>) -> Result<Pair, Refused> {
+    let pid = pid.as_raw_nonzero();
+    hear(child)?;
+    let map = format!("0 {first} {RANGE}\n");
+    write_beneath(proc, &format!("{pid}/uid_map"), &map)?;
+    write_beneath(proc, &format!("{pid}/gid_map"), &map)?;
+    say(child)?;
+    hear(child)?;
+    let open = |kind: &str| {
+        let path = format!("{pid}/ns/{kind}");
+        rustix::fs::openat(proc, &path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).step("open a namespace")
+    };
+    Ok(Pair { user: open("user")?, assembly: open("mnt")? })
+}
+
+fn write_beneath(directory: BorrowedFd<'_>, path: &str, text: &str) -> Result<(), Refused> {
+    let file = rustix::fs::openat(directory, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+        .step(&format!("open /proc/{path}"))?;
+    rustix::io::write(&file, text.as_bytes()).map(drop).step(&format!("write /proc/{path}"))
+}
+
+fn say(socket: BorrowedFd<'_>) -> Result<(), Refused> {
+    rustix::net::send(socket, b".", rustix::net::SendFlags::NOSIGNAL).map(drop).step("tell the other side")
+}
+
+fn hear(socket: BorrowedFd<'_>) -> Result<(), Refused> {
+    let mut byte = [0u8];
+    match rustix::io::retry_on_intr(|| rustix::io::read(socket, &mut byte)).step("hear the other side")? {
+        0 => Err(Refused::new("hear the other side", Errno::PIPE)),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_range_is_handed_out_twice_until_it_is_given_back() {
+        let mut ranges = Ranges::default();
+        let all: BTreeSet<u32> = std::iter::from_fn(|| ranges.take()).collect();
+        assert_eq!(all.len(), COUNT as usize);
+        assert!(all.iter().all(|first| first.checked_add(RANGE - 1).is_some_and(|last| last < u32::MAX)));
+        ranges.give_back(FIRST + 7 * RANGE);
+        assert_eq!(ranges.take(), Some(FIRST + 7 * RANGE));
+        assert_eq!(ranges.take(), None);
+    }
+}
