@@ -79,3 +79,18 @@ fn cannot_find_a_route_by_ipv6() {
         }
     });
 }
+
+#[test]
+fn what_a_sandbox_says_to_itself_is_not_kept_account_of() {
+    inside(Kind::Egress, || {
+        for address in ["127.0.0.1:0", "10.200.0.2:0"] {
+            let server = TcpListener::bind(address).expect("listen");
+            for _ in 0..100 {
+                drop(TcpStream::connect(server.local_addr().expect("address")).expect("connect"));
+                server.accept().expect("accept");
+            }
+        }
+        let tracked = std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count").expect("read");
+        assert_eq!(tracked.trim(), "0");
+    });
+}

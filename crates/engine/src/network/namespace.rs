@@ -74,7 +74,7 @@ fn send_to_set_up(user: BorrowedFd<'_>, entry: Step<'_>, kind: Kind) -> Result<V
     if kind == Kind::Egress {
         steps.push((netlink_step(Subsystem::Netfilter, &firewall), "put the egress rules into"));
     }
-    steps.extend(SETTINGS.map(|(path, value)| (Step::Set { path, value: value.as_bytes() }, "open low ports in")));
+    steps.extend(SETTINGS.map(|(path, value)| (Step::Set { path, value: value.as_bytes() }, "set the limits of")));
     steps.push((Step::Keep, "hand back"));
     dispatch(user, steps)
 }
@@ -118,19 +118,26 @@ fn set_up(kind: Kind) -> Result<(), Error> {
     }
     for (path, value) in SETTINGS {
         match fs::write(OsStr::from_bytes(path.to_bytes()), value) {
-            // A container's /proc/sys is read-only. Then ports below 1024 stay closed to the sandbox: less comfort, no less wall.
-            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {}
-            result => result.map_err(Error::step("open low ports inside the network namespace"))?,
+            // A container's /proc/sys is read-only, and a kernel without connection tracking has no limits for it.
+            Err(error) if matches!(error.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::NotFound) => {}
+            result => result.map_err(Error::step("set the limits of a network namespace"))?,
         }
     }
     Ok(())
 }
 
-/// Settings of the namespace. `/proc/sys/net` shows those of the thread that opens it.
-const SETTINGS: [(&CStr, &str); 2] = [
+/// Settings of the namespace. `/proc/sys/net` shows those of the thread that opens it. None of them is part of the wall:
+/// where they cannot be made, a sandbox has less comfort and may use more of the kernel's memory.
+const SETTINGS: [(&CStr, &str); 6] = [
     (c"/proc/sys/net/ipv4/ip_unprivileged_port_start", FIRST_OPEN_PORT),
     // `ping` to oneself without raw sockets.
     (c"/proc/sys/net/ipv4/ping_group_range", "0 2147483647"),
+    // Buffers of the kernel's, which no cgroup of the sandbox pays for. Nothing inside is far away: these are large enough.
+    (c"/proc/sys/net/ipv4/tcp_rmem", "4096 131072 1048576"),
+    (c"/proc/sys/net/ipv4/tcp_wmem", "4096 65536 1048576"),
+    // What is over is forgotten soon.
+    (c"/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_time_wait", "5"),
+    (c"/proc/sys/net/netfilter/nf_conntrack_udp_timeout", "10"),
 ];
 
 fn devices(kind: Kind) -> Batch {

@@ -157,7 +157,7 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-fn within<T: Send>(network: &OwnedFd, work: impl FnOnce() -> T + Send) -> T {
+pub fn within<T: Send>(network: &OwnedFd, work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let thread = scope.spawn(|| {
             move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network)).expect("enter a namespace");
@@ -167,7 +167,7 @@ fn within<T: Send>(network: &OwnedFd, work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-fn ip(arguments: &str) {
+pub fn ip(arguments: &str) {
     let output = Command::new("ip").args(arguments.split(' ')).output().expect("the `ip` program (iproute2)");
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }

@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
-use rustix::net::sockopt::{ip_original_dst, set_socket_keepalive, set_tcp_keepidle, set_tcp_nodelay};
+use rustix::net::sockopt::{
+    ip_original_dst, set_socket_keepalive, set_socket_recv_buffer_size, set_socket_send_buffer_size, set_tcp_keepidle,
+    set_tcp_nodelay,
+};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, connect, socket_with};
 
 use super::arena::Key;
@@ -74,7 +77,8 @@ impl Worker {
             return reset(client);
         }
         sandbox.account.allowed.add(1);
-        let Ok(server) = dial(SocketAddr::V4(target)) else {
+        let buffers = if sandbox.connections < FULL_BUFFERS { Buffers::Full } else { Buffers::Small };
+        let Ok(server) = dial(SocketAddr::V4(target), buffers) else {
             sandbox.account.failed.add(1);
             return reset(client);
         };
@@ -96,6 +100,7 @@ impl Worker {
     fn join(&mut self, relay: Relay) {
         let sandbox = relay.sandbox;
         let key = self.relays.insert(relay);
+        self.dialing += 1;
         if let Some(sandbox) = self.sandboxes.get_mut(sandbox) {
             sandbox.connections += 1;
         }
@@ -124,7 +129,10 @@ impl Worker {
         if relay.phase == Phase::Dialing {
             match relay.dialed() {
                 None => return,
-                Some(Ok(())) => relay.phase = Phase::Flowing,
+                Some(Ok(())) => {
+                    relay.phase = Phase::Flowing;
+                    self.dialing -= 1;
+                }
                 Some(Err(_)) => return self.break_off(key),
             }
         }
@@ -156,6 +164,9 @@ impl Worker {
 
     fn forget(&mut self, key: Key) -> Option<Relay> {
         let relay = self.relays.remove(key)?;
+        if relay.phase == Phase::Dialing {
+            self.dialing -= 1;
+        }
         if let Some(sandbox) = self.sandboxes.get_mut(relay.sandbox) {
             sandbox.connections -= 1;
         }
@@ -163,10 +174,26 @@ impl Worker {
     }
 }
 
+/// How much the kernel may hold for a connection outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Buffers {
+    /// As much as a far and fast peer needs: megabytes.
+    Full,
+    Small,
+}
+
+/// So many connections of a sandbox get full buffers: enough for speed, too few to fill the kernel's memory for TCP.
+const FULL_BUFFERS: usize = 16;
+const SMALL: usize = 128 * 1024;
+
 /// Starts a connection from the host's network; the kernel reports when it stands.
-pub fn dial(target: SocketAddr) -> Result<OwnedFd, Errno> {
+pub fn dial(target: SocketAddr, buffers: Buffers) -> Result<OwnedFd, Errno> {
     let family = if target.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    if buffers == Buffers::Small {
+        set_socket_recv_buffer_size(&socket, SMALL)?;
+        set_socket_send_buffer_size(&socket, SMALL)?;
+    }
     set_tcp_nodelay(&socket, true)?;
     // A peer that vanished without a word is noticed long before the idle limit.
     set_socket_keepalive(&socket, true)?;

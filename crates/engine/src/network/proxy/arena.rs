@@ -67,10 +67,6 @@ impl<T> Arena<T> {
         self.free.len() == self.slots.len()
     }
 
-    pub fn any(&self, wanted: impl Fn(&T) -> bool) -> bool {
-        self.slots.iter().any(|slot| slot.value.as_ref().is_some_and(&wanted))
-    }
-
     /// The keys of all that the question is answered with yes for.
     pub fn keys(&self, mut wanted: impl FnMut(&T) -> bool) -> Vec<Key> {
         let slots = self.slots.iter().enumerate();

@@ -70,7 +70,7 @@ impl Default for Settings {
             idle: Duration::from_secs(3600),
             dial: Duration::from_secs(20),
             resolver_patience: lookup::PATIENCE,
-            connections_per_sandbox: 512,
+            connections_per_sandbox: 256,
         }
     }
 }
@@ -160,7 +160,8 @@ impl Proxy {
     /// Lets go of a sandbox: its connections are cut and its namespace is no longer held. Says what it had used; nothing for
     /// one that was not attached.
     pub fn detach(&self, id: &SandboxId) -> Option<Counters> {
-        let Attached { worker, account } = self.attached().remove(id)?;
+        let mut attached = self.attached();
+        let Attached { worker, account } = attached.remove(id)?;
         // A worker that is gone has let go already.
         let _ = self.workers[worker].order(Command::Detach(id.clone()));
         Some(account.counters())

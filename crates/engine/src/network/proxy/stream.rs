@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::accept::{EDGES, dial};
+use super::accept::{Buffers, EDGES, dial};
 use super::arena::Key;
 use super::budget::Permit;
 use super::lookup::unguessable;
@@ -102,7 +102,7 @@ impl Worker {
             (Ok(question), Some((&first, others)), Ok(identifier)) => {
                 let mut query = message.clone();
                 dns::set_identifier(&mut query, identifier);
-                let Ok(upstream) = dial(SocketAddr::new(first, 53)) else {
+                let Ok(upstream) = dial(SocketAddr::new(first, 53), Buffers::Small) else {
                     return stream.client.put(&dns::refusal(&message, SERVER_FAILURE));
                 };
                 let mut upstream = Pipe::new(upstream);
@@ -147,7 +147,7 @@ impl Worker {
         let Some(stream) = self.streams.get_mut(key) else { return };
         let Some(mut asking) = stream.asking.take() else { return };
         while let Some(server) = asking.others.pop() {
-            if let Ok(socket) = dial(SocketAddr::new(server, 53)) {
+            if let Ok(socket) = dial(SocketAddr::new(server, 53), Buffers::Small) {
                 asking.upstream = Pipe::new(socket);
                 asking.upstream.put(&asking.query);
                 stream.asking = Some(asking);

@@ -30,7 +30,7 @@ use super::arena::{Arena, Key};
 use super::budget::{Budget, Permit};
 use super::listen::Listening;
 use super::lookup::Lookup;
-use super::relay::{Phase, Relay};
+use super::relay::Relay;
 use super::source::Source;
 use super::stream::Stream;
 use crate::network::names::Names;
@@ -82,6 +82,8 @@ pub struct Worker {
     pub lookups: Arena<Lookup>,
     pub streams: Arena<Stream>,
     pub resolvers: HostResolvers,
+    /// How many of the relays are still dialing.
+    pub dialing: usize,
     pub scratch: Vec<u8>,
     /// Given up for a moment when the process has no descriptor left to refuse a connection with.
     pub spare: Option<OwnedFd>,
@@ -116,6 +118,7 @@ impl Worker {
             relays: Arena::default(),
             lookups: Arena::default(),
             streams: Arena::default(),
+            dialing: 0,
             scratch: vec![0; SCRATCH],
             spare: spare(),
             by_id: HashMap::new(),
@@ -196,12 +199,10 @@ impl Worker {
     fn patience(&self) -> Option<Timespec> {
         let wait = if !self.unfinished.is_empty() {
             Duration::ZERO
-        } else if !self.lookups.is_empty() || !self.streams.is_empty() {
+        } else if !self.lookups.is_empty() || !self.streams.is_empty() || self.dialing > 0 {
             TICK
         } else if self.relays.is_empty() {
             return None;
-        } else if self.relays.any(|relay| relay.phase == Phase::Dialing) {
-            TICK
         } else {
             SLOW_TICK.min(self.settings.idle)
         };
