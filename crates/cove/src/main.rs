@@ -1,1 +1,64 @@
-fn main() {}
+//! `cove`: the program people install.
+//!
+//! # Layout
+//! * [`cli`]: the verbs; [`commands`]: one file for each
+//! * [`complaint`]: errors with hints and exit codes, printed here and nowhere else; [`usage`]: those of the command line
+//! * [`render`], [`quantity`], [`terminal`]: what people see and write
+//! * [`client`]: the way to a server; [`place`]: where things lie
+
+#![forbid(unsafe_code)]
+
+mod cli;
+mod client;
+mod commands;
+mod complaint;
+mod place;
+mod quantity;
+mod render;
+mod terminal;
+mod usage;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+use cli::{Cli, Verb};
+use complaint::Complaint;
+
+fn main() -> ExitCode {
+    let result = parse().and_then(|cli| run(&cli.verb));
+    ExitCode::from(result.unwrap_or_else(|complaint| {
+        if !complaint.is_silent() {
+            render::say(&complaint.to_string());
+        }
+        complaint.code()
+    }))
+}
+
+fn run(verb: &Verb) -> Result<u8, Complaint> {
+    match verb {
+        Verb::Doctor(arguments) => commands::doctor::run(arguments),
+        Verb::Serve(arguments) => commands::serve::run(arguments),
+        Verb::Create(arguments) => commands::create::run(arguments),
+        Verb::Ls(arguments) => commands::ls::run(arguments),
+        Verb::Start(arguments) => commands::start::run(arguments),
+        Verb::Stop(arguments) => commands::stop::run(arguments),
+        Verb::Pause(arguments) => commands::pause::run(arguments),
+        Verb::Resume(arguments) => commands::resume::run(arguments),
+        Verb::Rm(arguments) => commands::rm::run(arguments),
+        Verb::Inspect(arguments) => commands::inspect::run(arguments),
+        Verb::Explain(arguments) => commands::explain::run(arguments),
+        Verb::Completions(arguments) => commands::completions::run(arguments),
+    }
+}
+
+/// Help and version go to stdout with code 0; a wrong command line is a complaint.
+fn parse() -> Result<Cli, Complaint> {
+    Cli::try_parse().map_err(|error| {
+        if error.use_stderr() {
+            let known = |word: &String| Cli::command().get_subcommands().any(|verb| verb.get_name() == word);
+            let verb = std::env::args().nth(1).filter(known);
+            return usage::complaint(&error, verb.as_deref());
+        }
+        error.print().map_or_else(Complaint::from, |()| Complaint::silent())
+    })
+}

@@ -74,6 +74,12 @@ impl Cove {
         self
     }
 
+    /// A file or a pipe as standard input.
+    pub fn input_from(mut self, input: impl Into<Stdio>) -> Cove {
+        self.command.stdin(input);
+        self
+    }
+
     pub fn within(mut self, limit: Duration) -> Cove {
         self.limit = limit;
         self

@@ -178,6 +178,9 @@ impl Store {
 
     /// At once, whatever its size: a rename. Fine to call for what is gone.
     pub fn remove(&self, id: &SandboxId) -> Result<(), Error> {
+        if self.is_untouched() {
+            return Ok(());
+        }
         let (top, _) = self.backing()?;
         let path = uppers(top).join(id.as_str());
         loop {
@@ -195,6 +198,9 @@ impl Store {
     /// Deletes what was removed; for a thread of the background. Answers how many were deleted. One that cannot be
     /// deleted does not keep the others.
     pub fn empty_trash(&self) -> Result<usize, Error> {
+        if self.is_untouched() {
+            return Ok(0);
+        }
         let (top, backing) = self.backing()?;
         let (mut deleted, mut failed) = (0, None);
         for name in list(&trash_of(top))? {
@@ -259,6 +265,11 @@ impl Store {
     fn existing(&self, id: &SandboxId) -> Result<PathBuf, Error> {
         let path = self.path(id)?;
         if path.exists() { Ok(path) } else { Err(Error::NotFound(id.clone())) }
+    }
+
+    /// No sandbox has ever needed a disk here: nothing to look for, and no reason to make a pool.
+    fn is_untouched(&self) -> bool {
+        self.backing.get().is_none() && !["storage", "pool.btrfs"].iter().any(|name| self.data.join(name).exists())
     }
 
     fn backing(&self) -> Result<&(PathBuf, Box<dyn Backing>), Error> {

@@ -1,0 +1,35 @@
+//! The command line: which verbs there are. Each verb's own flags are in its file.
+
+use clap::{Parser, Subcommand};
+
+use crate::commands;
+
+/// Runs AI agents' code in isolated, stateful sandboxes on your own machines
+#[derive(Debug, Parser)]
+#[command(
+    name = "cove",
+    version,
+    disable_help_subcommand = true,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    Doctor(commands::doctor::Arguments),
+    Serve(commands::serve::Arguments),
+    Create(Box<commands::create::Arguments>),
+    Ls(commands::ls::Arguments),
+    Start(commands::start::Arguments),
+    Stop(commands::stop::Arguments),
+    Pause(commands::pause::Arguments),
+    Resume(commands::resume::Arguments),
+    Rm(commands::rm::Arguments),
+    Inspect(commands::inspect::Arguments),
+    Explain(commands::explain::Arguments),
+    Completions(commands::completions::Arguments),
+}

@@ -1,0 +1,83 @@
+//! A sandbox as the server tells of it: what the verbs show, and the whole for `--json`.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{Client, segment};
+use crate::complaint::Complaint;
+use crate::render::Tone;
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct Sandbox {
+    pub id: String,
+    pub name: Option<String>,
+    #[serde(default)]
+    pub template: String,
+    pub state: String,
+    pub cause: Cause,
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    pub created_at: Timestamp,
+    pub timers: Timers,
+}
+
+/// Why it is in its state.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Cause {
+    pub code: String,
+    pub message: String,
+    pub at: Timestamp,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Timers {
+    pub deadline: Option<Timestamp>,
+    pub idle_seconds: Option<u64>,
+}
+
+impl Sandbox {
+    pub fn parse(value: Value) -> Result<Sandbox, Complaint> {
+        serde_json::from_value(value).map_err(|error| {
+            Complaint::failed(format!("the server's sandbox is not what was expected: {error}"))
+                .hint("is the server of the same version as this program?")
+        })
+    }
+
+    /// What people call it.
+    pub fn called(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.id)
+    }
+
+    pub fn tone(&self) -> Tone {
+        match self.state.as_str() {
+            "running" => Tone::Good,
+            "failed" => Tone::Bad,
+            "stopped" | "archived" | "destroyed" => Tone::Faint,
+            _ => Tone::Warning,
+        }
+    }
+}
+
+/// The path of a sandbox, by id or name.
+pub fn path(sandbox: &str) -> Result<String, Complaint> {
+    if matches!(sandbox, "" | "." | "..") {
+        return Err(Complaint::usage(format!("`{sandbox}` is no sandbox")).hint("`cove ls` shows what is there"));
+    }
+    Ok(format!("/sandboxes/{}", segment(sandbox)))
+}
+
+impl Client {
+    pub async fn sandbox(&self, sandbox: &str) -> Result<Value, Complaint> {
+        self.get(&path(sandbox)?).await
+    }
+
+    /// Asks for a change of state; the answer is the sandbox after it.
+    pub async fn change(&self, sandbox: &str, change: &str) -> Result<Sandbox, Complaint> {
+        let changed: Value = self.post(&format!("{}/{change}", path(sandbox)?), &serde_json::json!({})).await?;
+        Sandbox::parse(changed)
+    }
+}

@@ -1,0 +1,97 @@
+//! `cove ls`.
+
+use clap::Args;
+use jiff::Timestamp;
+use reqwest::Method;
+use serde_json::Value;
+
+use crate::client::sandbox::Sandbox;
+use crate::client::{Client, block_on, query_string};
+use crate::complaint::Complaint;
+use crate::quantity::show_duration;
+use crate::render::{Rows, Tone, print_json, say};
+
+/// List sandboxes
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Only those with this label; can be said several times
+    #[arg(short, long, value_name = "NAME=VALUE")]
+    label: Vec<String>,
+    /// Only those in this state: running, paused, stopped, archived, failed …
+    #[arg(short, long, value_name = "STATE")]
+    state: Option<String>,
+    /// Print ids alone, one on each line
+    #[arg(short, long, conflicts_with = "json")]
+    quiet: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
+    let client = Client::from_environment()?;
+    let listed = block_on(list(&client, arguments))?;
+    if arguments.json {
+        print_json(&listed)?;
+        return Ok(0);
+    }
+    let sandboxes: Vec<Sandbox> = listed.into_iter().map(Sandbox::parse).collect::<Result<_, _>>()?;
+    if arguments.quiet {
+        for sandbox in &sandboxes {
+            crate::render::print(&sandbox.id)?;
+        }
+        return Ok(0);
+    }
+    if sandboxes.is_empty() {
+        say("no sandboxes\nhint: cove create --name box");
+        return Ok(0);
+    }
+    let now = Timestamp::now();
+    let mut rows = Rows::new(&["name", "id", "state", "template", "age", "ends in", "labels"]);
+    for sandbox in &sandboxes {
+        let labels: Vec<_> = sandbox.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        rows.add(&[
+            (sandbox.name.as_deref().unwrap_or("-"), Tone::Plain),
+            (&sandbox.id, Tone::Faint),
+            (&sandbox.state, sandbox.tone()),
+            (&sandbox.template, Tone::Plain),
+            (&between(sandbox.created_at, now), Tone::Plain),
+            (&sandbox.timers.deadline.map_or("-".to_owned(), |end| between(now, end)), Tone::Plain),
+            (&labels.join(" "), Tone::Faint),
+        ]);
+    }
+    rows.print()?;
+    Ok(0)
+}
+
+async fn list(client: &Client, arguments: &Arguments) -> Result<Vec<Value>, Complaint> {
+    let mut all = Vec::new();
+    let mut cursor: Option<String> = None;
+    loop {
+        let mut query: Vec<(&str, &str)> = arguments.label.iter().map(|label| ("label", label.as_str())).collect();
+        query.extend(arguments.state.as_deref().map(|state| ("state", state)));
+        query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
+        let request = client.request(Method::GET, &format!("/sandboxes{}", query_string(&query)));
+        match client.read(client.send(request).await?).await? {
+            Value::Array(items) => return Ok(items),
+            Value::Object(mut page) => {
+                if let Some(Value::Array(items)) = page.remove("items") {
+                    all.extend(items);
+                }
+                match page.remove("next") {
+                    Some(Value::String(next)) => cursor = Some(next),
+                    _ => return Ok(all),
+                }
+            }
+            _ => return Ok(all),
+        }
+    }
+}
+
+/// Nothing when the second lies before the first.
+fn between(from: Timestamp, to: Timestamp) -> String {
+    match to.duration_since(from).try_into() {
+        Ok(duration) => show_duration(duration),
+        Err(_) => "now".to_owned(),
+    }
+}

@@ -1,0 +1,15 @@
+//! One verb, one file.
+
+pub mod change;
+pub mod completions;
+pub mod create;
+pub mod doctor;
+pub mod explain;
+pub mod inspect;
+pub mod ls;
+pub mod pause;
+pub mod resume;
+pub mod rm;
+pub mod serve;
+pub mod start;
+pub mod stop;

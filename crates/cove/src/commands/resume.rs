@@ -1,0 +1,17 @@
+//! `cove resume`.
+
+use clap::Args;
+
+use super::change::{self, Change};
+use crate::complaint::Complaint;
+
+/// Let a paused sandbox go on
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    targets: change::Targets,
+}
+
+pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
+    change::run(&arguments.targets, Change { verb: "resume" })
+}

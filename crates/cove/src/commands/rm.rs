@@ -1,0 +1,22 @@
+//! `cove rm`.
+
+use clap::Args;
+
+use super::change::{Targets, each};
+use crate::client::sandbox::path;
+use crate::complaint::Complaint;
+use crate::render::print;
+
+/// Remove sandboxes: processes, files, everything
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    targets: Targets,
+}
+
+pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
+    each(&arguments.targets.sandboxes, async |client, sandbox| {
+        client.delete(&path(sandbox)?).await?;
+        print(sandbox)
+    })
+}

@@ -1,0 +1,277 @@
+//! What `cove run` can be asked, and how its values are read.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use cove_engine::spec::{Access, Egress, Mount, Network, Target, Verdict};
+
+use crate::complaint::Complaint;
+use crate::quantity::{parse_cpus, parse_duration, parse_size};
+
+/// Run a command in a fresh sandbox that is gone again when the command ends
+///
+/// The command sees the host's /usr read-only, files of its own everywhere else, and nobody else's processes. Its exit
+/// code is the exit code of `cove run`; 124 means that --timeout had passed, 125 that the sandbox could not be made,
+/// 126 and 127 that the program cannot be run or is not there, 128 + N that signal N ended it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  cove run -- python3 -c 'print(6*7)'
+  cove run -it -- bash
+  cove run --memory 256M --timeout 30s --mount ./data:/data -- ./data/job.sh
+  cove run --allow 93.184.216.0/24:443 -- curl https://example.com")]
+pub struct Arguments {
+    /// Let the command read the keyboard. A pipe or a file on standard input is always passed on
+    #[arg(short, long)]
+    pub interactive: bool,
+    /// Give the command a terminal: resizing, Ctrl-C, job control, full-screen programs
+    #[arg(short, long)]
+    pub tty: bool,
+
+    /// Set a variable; NAME alone takes its value from here
+    #[arg(short, long, value_name = "NAME[=VALUE]")]
+    pub env: Vec<String>,
+    /// Set the variables of a file: NAME=VALUE on each line, # begins a comment
+    #[arg(long, value_name = "FILE")]
+    pub env_file: Vec<PathBuf>,
+    /// Start in this directory, which is made if it is not there
+    #[arg(short, long, value_name = "DIR")]
+    pub workdir: Option<String>,
+    /// Run as this user: `user` (the default), `root`, a number, or NUMBER:NUMBER with a group
+    #[arg(short, long, value_name = "USER")]
+    pub user: Option<String>,
+    /// The sandbox's host name
+    #[arg(long, value_name = "NAME", value_parser = parse_hostname)]
+    pub name: Option<String>,
+    /// What the sandbox starts from
+    #[arg(long, value_name = "NAME", default_value = "base")]
+    pub template: String,
+
+    /// Processors; 0.5 is half of one
+    #[arg(long, value_name = "N", value_parser = parse_cpus, default_value = "1", help_heading = "Limits")]
+    pub cpus: f64,
+    /// Memory, files that the command writes included unless --disk is given
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G", help_heading = "Limits")]
+    pub memory: u64,
+    /// Keep written files on disk instead of in memory, at most this much
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Limits")]
+    pub disk: Option<u64>,
+    /// Processes and threads
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..), default_value = "512", help_heading = "Limits")]
+    pub pids: u32,
+    /// End the command after this time, with exit code 124
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Limits")]
+    pub timeout: Option<Duration>,
+
+    /// Who can be reached: nobody, or the internet (private addresses and the host stay out of reach)
+    #[arg(long, value_name = "KIND", value_enum, help_heading = "Borders")]
+    pub network: Option<NetworkKind>,
+    /// Let these addresses be reached; without --network full, nobody else
+    #[arg(long, value_name = "CIDR[:PORT]", value_parser = parse_target, help_heading = "Borders")]
+    pub allow: Vec<Target>,
+    /// Show a host folder or file inside, read-only unless `:rw`
+    #[arg(long, short = 'v', value_name = "HOST:INSIDE[:ro|rw]", value_parser = parse_mount, help_heading = "Borders")]
+    pub mount: Vec<Mount>,
+
+    /// Keep what is needed in this directory [default: /run/cove, or below your home]
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub data: Option<PathBuf>,
+
+    /// The command and its arguments
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, required = true)]
+    pub command: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum NetworkKind {
+    /// Loopback only (the default)
+    None,
+    /// TCP and DNS to public addresses
+    Full,
+}
+
+impl Arguments {
+    pub fn network(&self) -> Result<Network, Complaint> {
+        let allow = self.allow.clone();
+        match (self.network, allow.is_empty()) {
+            (None, true) | (Some(NetworkKind::None), true) => Ok(Network::None),
+            (Some(NetworkKind::None), false) => {
+                Err(Complaint::usage("--allow needs a network, and --network none has none")
+                    .hint("leave out --network: only what --allow names can be reached then"))
+            }
+            (Some(NetworkKind::Full), _) => Ok(Network::Full(Egress { allow, ..Egress::default() })),
+            (None, false) => Ok(Network::Full(Egress { allow, otherwise: Verdict::Deny, ..Egress::default() })),
+        }
+    }
+
+    /// Files first, then `--env`, so that the command line wins.
+    pub fn environment(&self) -> Result<BTreeMap<String, String>, Complaint> {
+        let mut env = BTreeMap::new();
+        for file in &self.env_file {
+            let text = std::fs::read_to_string(file)
+                .map_err(|error| Complaint::usage(format!("read --env-file {}: {error}", file.display())))?;
+            for (number, line) in text.lines().enumerate() {
+                let line = line.trim();
+                if line.is_empty() || line.starts_with('#') {
+                    continue;
+                }
+                set_variable(&mut env, line).map_err(|why| {
+                    Complaint::usage(format!("{}:{}: {why}", file.display(), number + 1))
+                        .hint("each line is NAME=VALUE, or NAME to take the value from here")
+                })?;
+            }
+        }
+        for variable in &self.env {
+            set_variable(&mut env, variable)
+                .map_err(|why| Complaint::usage(format!("--env: {why}")).hint("write --env NAME=VALUE"))?;
+        }
+        Ok(env)
+    }
+}
+
+fn set_variable(env: &mut BTreeMap<String, String>, text: &str) -> Result<(), String> {
+    let (name, value) = match text.split_once('=') {
+        Some((name, value)) => (name, Some(value.to_owned())),
+        None => (text, std::env::var(text).ok()),
+    };
+    let first_fits = name.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
+    if !first_fits || name.bytes().any(|b| b == b'\0' || b.is_ascii_whitespace()) {
+        return Err(format!("`{name}` is no name of a variable"));
+    }
+    // A variable that is not set here stays unset inside, as with env(1).
+    if let Some(value) = value {
+        if value.contains('\0') {
+            return Err(format!("the value of {name} holds a zero byte"));
+        }
+        env.insert(name.to_owned(), value);
+    }
+    Ok(())
+}
+
+fn parse_hostname(text: &str) -> Result<String, String> {
+    let label = |part: &str| {
+        (1..=63).contains(&part.len())
+            && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+            && !part.starts_with('-')
+            && !part.ends_with('-')
+    };
+    // HOST_NAME_MAX of Linux.
+    if text.len() <= 64 && text.split('.').all(label) {
+        Ok(text.to_owned())
+    } else {
+        Err("a host name is letters, digits and `-`, at most 64 of them".into())
+    }
+}
+
+/// `10.0.0.0/8`, `10.1.2.3:5432`, `[2001:db8::1]:443`, `2001:db8::/32`.
+pub fn parse_target(text: &str) -> Result<Target, String> {
+    const EXAMPLE: &str = "write an address with its prefix and port, for example 10.0.0.0/8 or 10.1.2.3:5432";
+    let (range, port) = if let Some(rest) = text.strip_prefix('[') {
+        let (inside, after) = rest.split_once(']').ok_or(EXAMPLE)?;
+        (inside, after.strip_prefix(':').or(after.is_empty().then_some("")).ok_or(EXAMPLE)?)
+    } else if text.matches(':').count() == 1 {
+        text.split_once(':').ok_or(EXAMPLE)?
+    } else {
+        (text, "")
+    };
+    let port = match port {
+        "" if text.ends_with(':') && !text.ends_with("::") => return Err(EXAMPLE.into()),
+        "" => None,
+        digits => Some(digits.parse().ok().filter(|&p: &u16| p > 0).ok_or(format!("`{digits}` is no port"))?),
+    };
+    let (address, prefix) = match range.split_once('/') {
+        Some((address, prefix)) => (address, Some(prefix)),
+        None => (range, None),
+    };
+    let address: IpAddr = address.parse().map_err(|_| {
+        if address.bytes().any(|b| b.is_ascii_alphabetic()) && !address.contains(':') {
+            format!("that is a name, and only addresses can be allowed here; {EXAMPLE}")
+        } else {
+            EXAMPLE.to_owned()
+        }
+    })?;
+    let longest = if address.is_ipv4() { 32 } else { 128 };
+    let prefix = match prefix {
+        None => longest,
+        Some(digits) => digits
+            .parse()
+            .ok()
+            .filter(|&p: &u8| p <= longest)
+            .ok_or(format!("`/{digits}` is no prefix of such an address: /0 to /{longest}"))?,
+    };
+    Ok(Target { address, prefix, port })
+}
+
+/// `./data:/data:ro`. The source is made absolute here, where the person stands.
+pub fn parse_mount(text: &str) -> Result<Mount, String> {
+    const EXAMPLE: &str = "write HOST:INSIDE, for example ./data:/data or ./out:/out:rw";
+    let (paths, access) = match text.rsplit_once(':') {
+        Some((paths, "ro")) => (paths, Access::ReadOnly),
+        Some((paths, "rw")) => (paths, Access::ReadWrite),
+        _ => (text, Access::ReadOnly),
+    };
+    let (source, target) = paths.split_once(':').ok_or(EXAMPLE)?;
+    if source.is_empty() || target.is_empty() {
+        return Err(EXAMPLE.into());
+    }
+    if let Some((_, mode)) = target.split_once(':') {
+        return Err(format!("`{mode}` is no way to mount; write `ro` or `rw`"));
+    }
+    let target = PathBuf::from(target);
+    if !target.is_absolute() || target.components().any(|part| part.as_os_str() == "..") || target == Path::new("/") {
+        return Err("the place inside must be an absolute path, not / itself, without `..`".into());
+    }
+    let source = std::fs::canonicalize(source).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => format!("there is no `{source}` on this machine; {EXAMPLE}"),
+        _ => format!("`{source}` on this machine: {error}"),
+    })?;
+    Ok(Mount { source, target, access })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(text: &str) -> (String, u8, Option<u16>) {
+        let target = parse_target(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        (target.address.to_string(), target.prefix, target.port)
+    }
+
+    #[test]
+    fn addresses_are_read_with_prefix_and_port() {
+        assert_eq!(target("10.0.0.0/8"), ("10.0.0.0".into(), 8, None));
+        assert_eq!(target("10.1.2.3:5432"), ("10.1.2.3".into(), 32, Some(5432)));
+        assert_eq!(target("10.0.0.0/8:443"), ("10.0.0.0".into(), 8, Some(443)));
+        assert_eq!(target("2001:db8::/32"), ("2001:db8::".into(), 32, None));
+        assert_eq!(target("[2001:db8::1]:443"), ("2001:db8::1".into(), 128, Some(443)));
+        for text in ["", "example.com", "10.0.0.0/33", "10.0.0.1:0", "10.0.0.1:", "10.0.0.1:70000", "[::1", "[::1]x"] {
+            assert!(parse_target(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_mount_names_a_folder_that_is_there_and_a_place_inside() {
+        let mount = parse_mount("/usr:/data:rw").unwrap();
+        assert_eq!((mount.target, mount.access), (PathBuf::from("/data"), Access::ReadWrite));
+        assert_eq!(parse_mount("/usr:/data").unwrap().access, Access::ReadOnly);
+        for text in
+            ["", "/usr", "/usr:", ":/data", "/usr:data", "/usr:/", "/usr:/a/../b", "/usr:/data:rx", "/nowhere:/x"]
+        {
+            assert!(parse_mount(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_variable_without_a_value_is_taken_from_here() {
+        let mut env = BTreeMap::new();
+        set_variable(&mut env, "A=b=c").unwrap();
+        set_variable(&mut env, "COVE_TEST_SURELY_UNSET").unwrap();
+        assert_eq!(env, BTreeMap::from([("A".into(), "b=c".into())]));
+        for text in ["=x", "1A=x", "A B=x", ""] {
+            assert!(set_variable(&mut env, text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! `cove run`: a fresh sandbox, the command, its output, its exit code, gone again. Needs no server.
+//!
+//! The engine is opened in this process, which has one thread and launches by itself. The sandbox hangs on a leash: if
+//! this process dies, whatever the reason, the sandbox ends too.
+
+mod arguments;
+mod connection;
+mod foreground;
+mod sandbox;
+
+use std::io::{self, IsTerminal};
+use std::path::Path;
+
+pub use arguments::Arguments;
+use connection::{CallError, call};
+use cove_engine::{Config, Engine, Spawning, Usage};
+use cove_protocol::process::{Command, OnDisconnect, Spec, Stdio, TerminalSize};
+use cove_protocol::{Failure, FailureKind, Request};
+use cove_sys::signal::Signals;
+use foreground::{Foreground, Input, Outcome, SIGNALS};
+
+use crate::complaint::{Complaint, code};
+use crate::place::Place;
+use crate::quantity::{show_duration, show_size};
+use crate::render::say;
+use crate::terminal;
+
+pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
+    let (command, input) = (command(arguments)?, input(arguments)?);
+    let sandbox = sandbox::spec(arguments)?;
+
+    // From here on no signal ends us between making a sandbox and removing it.
+    let signals = Signals::block(&SIGNALS.map(|signal| signal.as_raw()))
+        .map_err(|error| Complaint::engine(format!("block signals: {error}")))?;
+    let data = Place::new(arguments.data.clone()).ephemeral(sandbox::files(arguments));
+    let engine = Engine::open(Config { data, spawning: Spawning::Inline, pool: 0 }).map_err(sandbox::complaint)?;
+    let running = engine.launch(&sandbox).map_err(sandbox::complaint)?;
+
+    let outcome = make_workdir(&running.socket, arguments)
+        .and_then(|()| Ok(Foreground::start(&running.socket, &signals, command, input, arguments.timeout)?.run()?));
+    let usage: Option<Usage> = None;
+    let destroyed = engine.destroy(&sandbox.id).map_err(sandbox::complaint);
+
+    let code = report(arguments, outcome?, usage.as_ref())?;
+    destroyed?;
+    Ok(code)
+}
+
+fn command(arguments: &Arguments) -> Result<Spec, Complaint> {
+    let mut env = arguments.environment()?;
+    let stdio = if arguments.tty {
+        if !io::stdin().is_terminal() {
+            return Err(Complaint::usage("-t needs a terminal, and standard input is none")
+                .hint("leave out -t; a pipe on standard input reaches the command without it"));
+        }
+        for name in ["TERM", "COLORTERM"] {
+            if let Ok(value) = std::env::var(name) {
+                env.entry(name.to_owned()).or_insert(value);
+            }
+        }
+        Stdio::Terminal(terminal::size().unwrap_or(TerminalSize { rows: 24, columns: 80 }))
+    } else if input(arguments)? == Input::Forwarded {
+        Stdio::Piped
+    } else {
+        Stdio::Closed
+    };
+    Ok(Spec {
+        env,
+        cwd: arguments.workdir.clone(),
+        user: arguments.user.clone(),
+        stdio,
+        on_disconnect: OnDisconnect::Kill,
+        ..Spec::new(Command::Argv(arguments.command.clone()))
+    })
+}
+
+/// A pipe or a file is always passed on; a keyboard only when asked for, so that a script's own reads are left alone.
+fn input(arguments: &Arguments) -> Result<Input, Complaint> {
+    if arguments.interactive || !io::stdin().is_terminal() {
+        return Ok(Input::Forwarded);
+    }
+    if arguments.tty {
+        return Err(Complaint::usage("-t without -i is a terminal that nobody can type into")
+            .hint(format!("cove run -it -- {}", arguments.command.join(" "))));
+    }
+    Ok(Input::Closed)
+}
+
+/// `--workdir` need not be there yet. What is made belongs to the user who works in it.
+fn make_workdir(socket: &Path, arguments: &Arguments) -> Result<(), Complaint> {
+    let Some(path) = arguments.workdir.clone() else { return Ok(()) };
+    let as_root = Some("root".to_owned());
+    let ask = |request: &Request| {
+        call(socket, request).map_err(|error| match error {
+            CallError::Failed(failure) => Complaint::engine(format!("make --workdir: {}", failure.message)),
+            CallError::Lost(why) => Complaint::engine(format!("sandbox was lost: {why}")),
+        })
+    };
+    let made = ask(&Request::MakeDirectory { path: path.clone(), user: as_root.clone(), mode: None })?;
+    if !matches!(made, cove_protocol::Reply::Made { existed: false, .. }) {
+        return Ok(());
+    }
+    let (owner, group) = match arguments.user.as_deref().unwrap_or(sandbox::DEFAULT_USER).split_once(':') {
+        Some((owner, group)) => (owner.to_owned(), Some(group.to_owned())),
+        None => (arguments.user.clone().unwrap_or(sandbox::DEFAULT_USER.into()), None),
+    };
+    ask(&Request::SetAttributes { path, user: as_root, mode: None, owner: Some(owner), group }).map(drop)
+}
+
+/// The exit code, and on stderr what a person would otherwise wonder about.
+fn report(arguments: &Arguments, outcome: Outcome, usage: Option<&Usage>) -> Result<u8, Complaint> {
+    let shell_code = |code: i32| u8::try_from(code & 0xff).unwrap_or(code::FAILED);
+    match outcome {
+        Outcome::Exited(exit) => {
+            let kills = usage.map_or(0, |usage| usage.memory_kills);
+            if exit.out_of_memory || (kills > 0 && exit.signal == Some(9)) {
+                tell_out_of_memory(arguments, usage);
+            }
+            Ok(shell_code(exit.status()))
+        }
+        Outcome::TimedOut => {
+            let after = arguments.timeout.map(show_duration).unwrap_or_default();
+            say(&format!("cove: ended after {after} (--timeout)"));
+            Ok(code::TIMED_OUT)
+        }
+        Outcome::Interrupted(signal) => Ok(shell_code(128 + signal)),
+        // As the shell sees a program that SIGPIPE ended.
+        Outcome::BrokenPipe => Ok(141),
+        Outcome::Refused(failure) => Err(refused(arguments, &failure)),
+        Outcome::Lost(_) if usage.is_some_and(|usage| usage.memory_kills > 0) => {
+            tell_out_of_memory(arguments, usage);
+            Ok(137)
+        }
+        Outcome::Lost(why) => Err(Complaint::engine(format!("sandbox ended before its command: {why}"))),
+    }
+}
+
+fn tell_out_of_memory(arguments: &Arguments, usage: Option<&Usage>) {
+    let limit = show_size(arguments.memory);
+    let peak = usage.map_or(arguments.memory, |usage| usage.memory_peak.min(arguments.memory));
+    say(&format!("cove: out of memory: {} of {limit} used", show_size(peak)));
+    say(&format!("hint: --memory {}", show_size(arguments.memory * 2).replace(" ", "").trim_end_matches("iB")));
+}
+
+fn refused(arguments: &Arguments, failure: &Failure) -> Complaint {
+    let complaint = Complaint::engine(failure.message.clone());
+    // The guest names the step; only that of the program itself has codes of its own.
+    if !failure.message.starts_with("run ") {
+        return complaint;
+    }
+    let program = arguments.command.first().map(String::as_str).unwrap_or_default();
+    match failure.kind {
+        FailureKind::NotFound if program.contains(' ') => {
+            complaint.with_code(code::NOT_FOUND).hint("a line for a shell goes to one: cove run -- sh -c '…'")
+        }
+        FailureKind::NotFound => complaint
+            .with_code(code::NOT_FOUND)
+            .hint("the sandbox sees the programs of this machine's /usr; others can be shown with --mount"),
+        _ => complaint.with_code(code::NOT_EXECUTABLE),
+    }
+}

@@ -1,0 +1,83 @@
+//! What sandbox `cove run` makes of its flags.
+
+use cove_engine::spec::{Limits, Root, Storage};
+use cove_engine::{Error, SandboxId, Spec};
+
+use super::Arguments;
+use crate::complaint::Complaint;
+use crate::place::{Files, is_root};
+use crate::quantity::show_size;
+
+pub const DEFAULT_USER: &str = "user";
+
+/// Less than this holds no guest and no command.
+const LEAST_MEMORY: u64 = 8 << 20;
+
+pub fn spec(arguments: &Arguments) -> Result<Spec, Complaint> {
+    check(arguments)?;
+    let id = new_id()?;
+    let (storage, disk) = match arguments.disk {
+        Some(disk) => (Storage::Disk, disk),
+        None => (Storage::Memory, arguments.memory),
+    };
+    Ok(Spec {
+        hostname: arguments.name.clone().unwrap_or_else(|| id.to_string()),
+        id,
+        root: Root::Base,
+        storage,
+        limits: Limits {
+            cpus: arguments.cpus,
+            memory: arguments.memory,
+            pids: arguments.pids,
+            disk: Some(disk),
+            inodes: None,
+        },
+        network: arguments.network()?,
+        mounts: arguments.mount.clone(),
+        env: Default::default(),
+        default_user: DEFAULT_USER.to_owned(),
+        default_cwd: None,
+    })
+}
+
+pub fn files(arguments: &Arguments) -> Files {
+    if arguments.disk.is_some() { Files::OnDisk } else { Files::InMemory }
+}
+
+/// What no kernel is needed to refuse.
+fn check(arguments: &Arguments) -> Result<(), Complaint> {
+    if arguments.template != "base" {
+        return Err(Complaint::usage(format!("there is no template `{}`", arguments.template))
+            .hint("`base` is there: this machine's /usr, with files of its own everywhere else"));
+    }
+    if arguments.memory < LEAST_MEMORY {
+        let (asked, least) = (show_size(arguments.memory), show_size(LEAST_MEMORY));
+        return Err(Complaint::usage(format!("--memory {asked} is too little for any command: at least {least}"))
+            .hint("sizes without a unit are bytes; write 256M for 256 MiB"));
+    }
+    if let Some(path) = arguments.workdir.as_deref().filter(|path| !path.starts_with('/')) {
+        return Err(Complaint::usage(format!("--workdir {path} is not an absolute path"))
+            .hint(format!("inside, commands start in /home/user: write --workdir /home/user/{path}")));
+    }
+    Ok(())
+}
+
+fn new_id() -> Result<SandboxId, Complaint> {
+    // 32 letters and digits that are not mistaken for each other: five bits of each byte.
+    const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+    let mut bytes = [0u8; SandboxId::LENGTH];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| Complaint::engine(format!("make an id: {error}")))?;
+    let text: String = bytes.iter().map(|byte| char::from(LETTERS[usize::from(byte & 31)])).collect();
+    Ok(text.parse().expect("letters and digits of the right number"))
+}
+
+/// The engine's error, with the way to learn more.
+pub fn complaint(error: Error) -> Complaint {
+    let complaint = Complaint::engine(error.to_string());
+    if is_root() {
+        complaint.hint("`cove doctor` tells what this machine lacks")
+    } else {
+        complaint.hint("`cove doctor` tells what this machine lacks, and what needs root")
+    }
+}

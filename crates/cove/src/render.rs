@@ -1,0 +1,88 @@
+//! What goes to stdout: tables for people, JSON for programs, colour only where somebody looks.
+
+use std::io::{self, Write};
+
+use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
+use serde::Serialize;
+
+use crate::complaint::Complaint;
+use crate::terminal;
+
+/// How a value is to be taken at a glance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tone {
+    Plain,
+    Good,
+    Warning,
+    Bad,
+    Faint,
+}
+
+/// Rows under upper-case headings, without rules; fitted to the terminal, never wrapped in a pipe.
+pub struct Rows {
+    table: Table,
+    colour: bool,
+}
+
+impl Rows {
+    pub fn new(headings: &[&str]) -> Rows {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        let arrangement = match terminal::size() {
+            Some(_) if io::IsTerminal::is_terminal(&io::stdout()) => ContentArrangement::Dynamic,
+            _ => ContentArrangement::Disabled,
+        };
+        table.set_content_arrangement(arrangement);
+        let colour = terminal::has_colour(&io::stdout());
+        let mut rows = Rows { table, colour };
+        let headings: Vec<_> = headings.iter().map(|heading| (heading.to_uppercase(), Tone::Faint)).collect();
+        let headings: Vec<_> = headings.iter().map(|(text, tone)| rows.cell(text, *tone)).collect();
+        rows.table.set_header(headings);
+        rows
+    }
+
+    pub fn add(&mut self, cells: &[(&str, Tone)]) {
+        let cells: Vec<_> = cells.iter().map(|(text, tone)| self.cell(text, *tone)).collect();
+        self.table.add_row(cells);
+    }
+
+    fn cell(&self, text: &str, tone: Tone) -> Cell {
+        let cell = Cell::new(text);
+        match tone {
+            _ if !self.colour => cell,
+            Tone::Plain => cell,
+            Tone::Good => cell.fg(Color::Green),
+            Tone::Warning => cell.fg(Color::Yellow),
+            Tone::Bad => cell.fg(Color::Red),
+            Tone::Faint => cell.fg(Color::DarkGrey),
+        }
+    }
+
+    pub fn print(mut self) -> Result<(), Complaint> {
+        for column in self.table.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
+        let text = self.table.to_string();
+        let lines: Vec<_> = text.lines().map(str::trim_end).collect();
+        print(&lines.join("\n"))
+    }
+}
+
+/// A line, or several, to stdout.
+pub fn print(text: &str) -> Result<(), Complaint> {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{text}")?;
+    stdout.flush()?;
+    Ok(())
+}
+
+pub fn print_json(value: &impl Serialize) -> Result<(), Complaint> {
+    let text =
+        serde_json::to_string_pretty(value).map_err(|error| Complaint::failed(format!("write JSON: {error}")))?;
+    print(&text)
+}
+
+/// A word to the person, on stderr; if that is gone too there is nobody to tell.
+pub fn say(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}

@@ -1,0 +1,3 @@
+//! Stories about the real program: what a person types and what they see.
+
+mod doctor;
