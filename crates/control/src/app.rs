@@ -11,14 +11,20 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::activity::Activity;
+use crate::audit::Audit;
 use crate::clock::{Clock, Timestamp};
 use crate::config::Config;
 use crate::event::Bus;
 use crate::interpreter::Interpreter;
 use crate::key::cache::KeyCache;
 use crate::key::{Organisation, Scope};
+use crate::ledger::Ledger;
 use crate::lock::Locks;
+use crate::pool::Pools;
 use crate::provider::Provider;
+use crate::rate::Rates;
+use crate::sandbox::metrics::History;
+use crate::session::Live;
 use crate::store::Store;
 use crate::template::{self, Template};
 use crate::{Caller, Error, random};
@@ -45,6 +51,14 @@ struct Parts {
     tasks: TaskTracker,
     ending: CancellationToken,
     timers: Notify,
+    ledger: Ledger,
+    rates: Rates,
+    audit: Audit,
+    history: History,
+    pools: Pools,
+    sessions: Live,
+    interpreter: Interpreter,
+    http: reqwest::Client,
 }
 
 impl App {
@@ -79,6 +93,14 @@ impl App {
             tasks: TaskTracker::new(),
             ending: CancellationToken::new(),
             timers: Notify::new(),
+            ledger: Ledger::default(),
+            rates: Rates::default(),
+            audit: Audit::default(),
+            history: History::default(),
+            pools: Pools::default(),
+            sessions: Live::default(),
+            interpreter: Interpreter::default(),
+            http: http_client()?,
             config,
         }));
         app.make_first().await?;
@@ -207,6 +229,38 @@ impl App {
         &self.0.timers
     }
 
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.0.ledger
+    }
+
+    pub(crate) fn rates(&self) -> &Rates {
+        &self.0.rates
+    }
+
+    pub(crate) fn audit_log(&self) -> &Audit {
+        &self.0.audit
+    }
+
+    pub(crate) fn history(&self) -> &History {
+        &self.0.history
+    }
+
+    pub(crate) fn pools(&self) -> &Pools {
+        &self.0.pools
+    }
+
+    pub(crate) fn live_sessions(&self) -> &Live {
+        &self.0.sessions
+    }
+
+    pub fn interpreter(&self) -> &Interpreter {
+        &self.0.interpreter
+    }
+
+    pub(crate) fn http(&self) -> &reqwest::Client {
+        &self.0.http
+    }
+
     /// Told to end.
     pub fn ending(&self) -> &CancellationToken {
         &self.0.ending
@@ -232,11 +286,20 @@ impl App {
         self.0.ending.cancel();
         self.0.tasks.close();
         self.0.tasks.wait().await;
-        if let Err(error) = self.flush_activity().await {
-            tracing::warn!(%error, detail = error.detail(), "last note of activity");
+        for flushed in [self.flush_activity().await, self.flush_audit().await] {
+            if let Err(error) = flushed {
+                tracing::warn!(%error, detail = error.detail(), "last notes");
+            }
         }
         self.0.store.close().await;
     }
+}
+
+fn http_client() -> Result<reqwest::Client, Error> {
+    // Whoever came first has chosen; ours is the same.
+    let _chosen = rustls::crypto::ring::default_provider().install_default();
+    let builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
+    builder.build().map_err(|error| Error::internal(format!("make an HTTP client: {error}")))
 }
 
 /// Made once, kept in the data directory.

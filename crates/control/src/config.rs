@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::key::Quota;
+use crate::usage::Prices;
 
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -20,6 +21,7 @@ pub struct Config {
     pub domain: String,
     /// Maxima of an organisation that has none of its own.
     pub quota: Quota,
+    pub prices: Prices,
 }
 
 impl Default for Config {
@@ -33,6 +35,7 @@ impl Default for Config {
             public_url: None,
             domain: "localhost".into(),
             quota: Quota::default(),
+            prices: Prices::default(),
         }
     }
 }

@@ -21,6 +21,7 @@
 pub mod activity;
 pub mod app;
 pub mod archive;
+pub mod audit;
 pub mod clock;
 pub mod config;
 pub mod door;
@@ -30,15 +31,20 @@ pub mod guest;
 pub mod interpreter;
 pub mod job;
 pub mod key;
+pub mod ledger;
 pub mod lock;
+pub mod pool;
 pub mod provider;
 pub mod random;
+pub mod rate;
 pub mod sandbox;
 pub mod serve;
+pub mod session;
 pub mod store;
 pub mod template;
 pub mod tls;
 pub mod usage;
+pub mod webhook;
 
 pub use app::App;
 pub use error::Error;

@@ -23,6 +23,8 @@ pub async fn run(
         orphans = reconciled.orphans,
         "reconciled"
     );
+    app.recount().await?;
+    app.readopt_pools().await?;
     app.begin();
     let router = door::router(app.clone());
     let told = app.ending().clone();

@@ -15,6 +15,11 @@ use crate::{App, Error, random};
 const TICK: Duration = Duration::from_millis(250);
 /// How often activity is written.
 const FLUSH: Duration = Duration::from_secs(2);
+const WEBHOOKS: Duration = Duration::from_millis(500);
+const HOUSEKEEPING: Duration = Duration::from_secs(30);
+/// Events and finished jobs are kept for so long.
+const KEEP_EVENTS_MS: i64 = 30 * 24 * 3_600_000;
+const KEEP_JOBS_MS: i64 = 24 * 3_600_000;
 /// A job whose worker was not heard of for this long is another's.
 const LEASE_MS: i64 = 10 * 60 * 1000;
 /// A job that fails this often is given up.
@@ -37,7 +42,13 @@ impl App {
             });
         }
         self.every(TICK, |app| async move { app.work().await });
-        self.every(FLUSH, |app| async move { app.flush_activity().await });
+        self.every(FLUSH, |app| async move {
+            app.flush_audit().await?;
+            app.flush_activity().await
+        });
+        self.every(WEBHOOKS, |app| async move { app.queue_webhooks().await });
+        self.every(crate::sandbox::metrics::EVERY, |app| async move { app.sample_all().await });
+        self.every(HOUSEKEEPING, |app| async move { app.keep_house().await });
     }
 
     fn every<F>(&self, pause: Duration, act: impl Fn(App) -> F + Send + 'static)
@@ -63,6 +74,7 @@ impl App {
     /// One round: timers that are due become jobs, jobs that are due are done.
     pub async fn work(&self) -> Result<(), Error> {
         self.queue_due_timers().await?;
+        self.fill_pools().await?;
         let jobs = self.store().claim_jobs(self.server(), self.now().as_millisecond(), LEASE_MS, 32).await?;
         for job in jobs {
             let app = self.clone();
@@ -76,7 +88,17 @@ impl App {
         if activity.is_empty() { Ok(()) } else { self.store().note_activity(&activity).await }
     }
 
+    async fn keep_house(&self) -> Result<(), Error> {
+        let now = self.now().as_millisecond();
+        self.store().note_server(self.server(), now).await?;
+        self.recount().await?;
+        self.store().remove_finished_jobs(now - KEEP_JOBS_MS).await?;
+        self.store().remove_events_before(now - KEEP_EVENTS_MS).await?;
+        Ok(())
+    }
+
     async fn departed(&self, id: &SandboxId, ended: &cove_engine::state::Ended) {
+        self.pools().remove(id);
         let cause = Cause::ended(ended, self.now());
         match self.change_state(id, Event::Departed, cause).await {
             Ok(_) | Err(Error::NotFound { .. }) => {}
@@ -165,6 +187,7 @@ impl App {
                     state => Err(Error::internal(format!("still {state}"))),
                 }
             }
+            "webhook.deliver" => self.deliver_webhook(job).await,
             other => Err(Error::internal(format!("no such job kind: {other}"))),
         }
     }

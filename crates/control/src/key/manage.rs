@@ -32,6 +32,7 @@ impl App {
         let expires_at = new.expires_in_seconds.map(|seconds| after(now, seconds));
         let secret = random::api_key();
         let key = self.add_key(&secret, &organisation, &new.name, new.scope, expires_at).await?;
+        self.audit(caller, "key.create", &key.id);
         Ok((key, secret))
     }
 
@@ -67,6 +68,7 @@ impl App {
         caller.require(Scope::Admin)?;
         let revoked = self.store().revoke_key(&caller.organisation, id, self.now().as_millisecond()).await?;
         self.key_cache().forget();
+        self.audit(caller, "key.revoke", id);
         if revoked { Ok(()) } else { Err(Error::not_found("key", id)) }
     }
 
@@ -86,6 +88,7 @@ impl App {
         if !self.store().insert_organisation(&organisation).await? {
             return Err(Error::Conflict(format!("organisation {id} is there already")));
         }
+        self.audit(caller, "organisation.create", id);
         Ok(organisation)
     }
 
@@ -108,6 +111,7 @@ impl App {
         organisation.quota = quota;
         self.store().update_organisation(&organisation).await?;
         self.key_cache().forget();
+        self.audit(caller, "organisation.quota", id);
         Ok(organisation)
     }
 }

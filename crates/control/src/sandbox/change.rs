@@ -37,6 +37,7 @@ impl App {
             sandbox.labels = labels.clone();
             let event = self.sandbox_event(&sandbox, Kind::Updated);
             if self.store().update_labels(&mut sandbox, &event).await? == Written::Done {
+                self.audit(caller, "sandbox.update", sandbox.id.as_str());
                 self.announce(sandbox.state, &sandbox);
                 return Ok(sandbox);
             }
@@ -57,6 +58,7 @@ impl App {
             let event = self.sandbox_event(&sandbox, Kind::Updated);
             match self.store().rename_sandbox(&mut sandbox, &event).await? {
                 Some(Written::Done) => {
+                    self.audit(caller, "sandbox.update", sandbox.id.as_str());
                     self.announce(sandbox.state, &sandbox);
                     return Ok(sandbox);
                 }
@@ -169,6 +171,7 @@ impl App {
             change(self, &mut sandbox)?;
             let event = self.sandbox_event(&sandbox, Kind::Updated);
             if self.store().update_sandbox(&mut sandbox, Some(&event)).await? == Written::Done {
+                self.audit(caller, "sandbox.update", sandbox.id.as_str());
                 self.announce(sandbox.state, &sandbox);
                 return Ok(sandbox);
             }

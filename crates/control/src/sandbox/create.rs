@@ -11,6 +11,7 @@ use super::{IfExists, NewSandbox, Sandbox, State, Timers};
 use crate::event::Kind;
 use crate::store::Written;
 use crate::store::sandboxes::Inserted;
+use crate::template::Template;
 use crate::{App, Caller, Error, Scope, random};
 
 /// Names are for people and for host names.
@@ -25,11 +26,28 @@ impl App {
         if let Some(existing) = self.existing(caller, &new).await? {
             return Ok(existing);
         }
-        let sandbox = self.draft(caller, &new).await?;
+        let (sandbox, template) = self.draft(caller, &new).await?;
+        let quota = self.quota(&caller.organisation).await?;
         let app = self.clone();
         let caller = caller.clone();
         // The caller may hang up; what was begun is finished all the same.
-        self.detached(async move { app.make(&caller, sandbox, new).await }).await
+        self.detached(async move {
+            if let Some(taken) = app.take_from_pool(&sandbox, &new, &template).await? {
+                app.audit(&caller, "sandbox.create", taken.id.as_str());
+                return Ok(taken);
+            }
+            app.ledger().reserve(&sandbox.organisation, &quota)?;
+            let made = app.make(&caller, sandbox, new).await;
+            match &made {
+                Ok(sandbox) => app.audit(&caller, "sandbox.create", sandbox.id.as_str()),
+                Err(Refusal::BeforeInsert(_)) => {
+                    app.ledger().moved(&caller.organisation, State::Creating, State::Destroyed);
+                }
+                Err(Refusal::AfterInsert(_)) => {}
+            }
+            made.map_err(Refusal::into_error)
+        })
+        .await
     }
 
     async fn existing(&self, caller: &Caller, new: &NewSandbox) -> Result<Option<Sandbox>, Error> {
@@ -52,7 +70,7 @@ impl App {
         }
     }
 
-    async fn draft(&self, caller: &Caller, new: &NewSandbox) -> Result<Sandbox, Error> {
+    pub(crate) async fn draft(&self, caller: &Caller, new: &NewSandbox) -> Result<(Sandbox, Template), Error> {
         let template = self.template(caller, new.template.as_deref().unwrap_or("base")).await?;
         let provider = new.provider.clone().unwrap_or_else(|| self.default_provider().to_owned());
         self.provider(&provider)?;
@@ -77,8 +95,8 @@ impl App {
             network: new.network.clone(),
             timers,
             owner: new.owner.clone(),
-            user: new.user.clone().unwrap_or(template.user),
-            cwd: new.cwd.clone().or(template.cwd),
+            user: new.user.clone().unwrap_or_else(|| template.user.clone()),
+            cwd: new.cwd.clone().or_else(|| template.cwd.clone()),
             public: new.public,
             state: State::Creating,
             cause: Cause::requested("a new sandbox", now),
@@ -94,21 +112,27 @@ impl App {
             generation: 0,
         };
         sandbox.network.to_engine()?;
-        Ok(sandbox)
+        Ok((sandbox, template))
     }
 
-    async fn make(&self, caller: &Caller, sandbox: Sandbox, new: NewSandbox) -> Result<Sandbox, Error> {
+    async fn make(&self, caller: &Caller, sandbox: Sandbox, new: NewSandbox) -> Result<Sandbox, Refusal> {
         let _lock = self.locks().lock(&sandbox.id).await;
-        let sandbox = match self.store().insert_sandbox(&sandbox, new.idempotency_key.as_deref()).await? {
-            Inserted::New => sandbox,
-            Inserted::Repeated(earlier) => return self.repeated(caller, &earlier).await,
+        let inserted = self.store().insert_sandbox(&sandbox, new.idempotency_key.as_deref()).await;
+        match inserted.map_err(Refusal::BeforeInsert)? {
+            Inserted::New => self.launch_new(sandbox).await.map_err(Refusal::AfterInsert),
+            // What is there already was counted when it was made.
+            Inserted::Repeated(earlier) => {
+                self.ledger().moved(&caller.organisation, State::Creating, State::Destroyed);
+                self.repeated(caller, &earlier).await.map_err(Refusal::AfterInsert)
+            }
             Inserted::NameTaken if new.if_exists != IfExists::Refuse => {
                 // Lost a race with the same request: theirs is ours.
-                return self.existing(caller, &new).await?.ok_or_else(|| name_taken(&new));
+                self.ledger().moved(&caller.organisation, State::Creating, State::Destroyed);
+                let theirs = self.existing(caller, &new).await.map_err(Refusal::AfterInsert)?;
+                theirs.ok_or_else(|| Refusal::AfterInsert(name_taken(&new)))
             }
-            Inserted::NameTaken => return Err(name_taken(&new)),
-        };
-        self.launch_new(sandbox).await
+            Inserted::NameTaken => Err(Refusal::BeforeInsert(name_taken(&new))),
+        }
     }
 
     /// The first launch. One that fails leaves nothing: nobody was told of it.
@@ -147,6 +171,20 @@ impl App {
         let id = earlier.parse().map_err(|_| Error::internal("idempotency key leads to no sandbox id"))?;
         self.settled(&id).await?;
         self.sandbox(caller, earlier).await
+    }
+}
+
+/// Whether a creation that failed has a row, and with it a place in the ledger that its end gives back.
+enum Refusal {
+    BeforeInsert(Error),
+    AfterInsert(Error),
+}
+
+impl Refusal {
+    fn into_error(self) -> Error {
+        match self {
+            Refusal::BeforeInsert(error) | Refusal::AfterInsert(error) => error,
+        }
     }
 }
 

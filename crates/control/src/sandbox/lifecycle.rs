@@ -53,7 +53,13 @@ impl App {
     async fn ask(&self, caller: &Caller, id_or_name: &str, event: Event, what: &str) -> Result<Sandbox, Error> {
         caller.require(Scope::Write)?;
         let sandbox = self.sandbox(caller, id_or_name).await?;
-        self.change_state(&sandbox.id, event, Cause::requested(what, self.now())).await
+        if matches!(event, Event::Start | Event::Recover) && !sandbox.state.has_processes() {
+            let quota = self.quota(&caller.organisation).await?;
+            self.ledger().check_start(&caller.organisation, &quota)?;
+        }
+        let changed = self.change_state(&sandbox.id, event, Cause::requested(what, self.now())).await?;
+        self.audit(caller, action(event), sandbox.id.as_str());
+        Ok(changed)
     }
 
     /// The sandbox once nobody is at work on it.
@@ -91,7 +97,7 @@ impl App {
             self.check_here(&sandbox)?;
             // For the ephemeral a stop, asked or not, is the end.
             let event = match event {
-                Event::Stop | Event::Departed if sandbox.timers.ephemeral => Event::Destroy,
+                Event::Stop | Event::Departed if sandbox.timers.ephemeral || sandbox.pool.is_some() => Event::Destroy,
                 event => event,
             };
             self.check_capable(&sandbox, event)?;
@@ -195,6 +201,7 @@ impl App {
         let written = self.store().update_sandbox_metered(&mut next, event.as_ref(), metered.span.as_ref()).await?;
         if written == Written::Done {
             *sandbox = next;
+            self.ledger().moved(&sandbox.organisation, from, to);
             self.announce(from, sandbox);
         }
         Ok(written)
@@ -238,6 +245,20 @@ impl App {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// What the audit log calls it.
+fn action(event: Event) -> &'static str {
+    match event {
+        Event::Start => "sandbox.start",
+        Event::Stop => "sandbox.stop",
+        Event::Pause => "sandbox.pause",
+        Event::Resume => "sandbox.resume",
+        Event::Archive => "sandbox.archive",
+        Event::Recover => "sandbox.recover",
+        Event::Destroy => "sandbox.destroy",
+        _ => "sandbox.change",
     }
 }
 

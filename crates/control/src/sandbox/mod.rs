@@ -7,8 +7,11 @@
 pub mod cause;
 pub mod change;
 pub mod create;
+pub mod exec;
+pub mod explain;
 pub mod find;
 pub mod lifecycle;
+pub mod metrics;
 pub mod network;
 pub mod reach;
 pub mod reconcile;

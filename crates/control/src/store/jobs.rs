@@ -35,7 +35,7 @@ impl Store {
     pub async fn add_job(&self, id: &str, job: &NewJob, now: i64) -> Result<bool, Error> {
         const SQL: &str = "INSERT INTO jobs (id, kind, subject, organisation, server, unique_key, state, run_at, \
              attempts, created_at, payload) VALUES ($1, $2, $3, $4, $5, $6, 'queued', $7, 0, $8, $9) \
-             ON CONFLICT (unique_key) DO NOTHING";
+             ON CONFLICT DO NOTHING";
         let done = sqlx::query(SQL)
             .bind(id)
             .bind(&job.kind)

@@ -3,7 +3,11 @@
 use super::{Dialect, Store};
 use crate::Error;
 
-const MIGRATIONS: &[(i64, &str, &str)] = &[(1, "sandboxes", include_str!("../../migrations/0001_sandboxes.sql"))];
+const MIGRATIONS: &[(i64, &str, &str)] = &[
+    (1, "sandboxes", include_str!("../../migrations/0001_sandboxes.sql")),
+    (2, "audit_webhooks_pools", include_str!("../../migrations/0002_audit_webhooks_pools.sql")),
+    (3, "sessions", include_str!("../../migrations/0003_sessions.sql")),
+];
 
 impl Store {
     /// Brings the database to the newest form, in one transaction each. A database that is newer is refused.

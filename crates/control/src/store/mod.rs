@@ -7,13 +7,17 @@
 //!
 //! Rows are private and become domain types here.
 
+pub mod audit;
 pub mod events;
 pub mod jobs;
 pub mod keys;
 mod migrate;
+pub mod pools;
 pub mod sandboxes;
 pub mod servers;
+pub mod sessions;
 pub mod usage;
+pub mod webhooks;
 
 use std::path::Path;
 use std::str::FromStr;

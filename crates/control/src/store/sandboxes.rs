@@ -21,6 +21,16 @@ pub enum Inserted {
     Repeated(String),
 }
 
+/// What came of taking a member out of its pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    Done,
+    Overtaken,
+    NameTaken,
+    /// The idempotency key was used before.
+    KeyUsed,
+}
+
 const COLUMNS: &str = "organisation, generation, last_activity_at, body";
 
 fn read(row: &AnyRow) -> Result<Sandbox, Error> {
@@ -61,7 +71,9 @@ impl Store {
     pub async fn sandbox(&self, organisation: &str, id_or_name: &str) -> Result<Option<Sandbox>, Error> {
         if let Ok(id) = id_or_name.parse::<SandboxId>() {
             let found = self.sandbox_by_id(&id).await?;
-            if let Some(sandbox) = found.filter(|sandbox| sandbox.organisation == organisation) {
+            if let Some(sandbox) =
+                found.filter(|sandbox| sandbox.organisation == organisation && sandbox.pool.is_none())
+            {
                 return Ok(Some(sandbox));
             }
         }
@@ -72,17 +84,7 @@ impl Store {
     pub async fn insert_sandbox(&self, sandbox: &Sandbox, idempotency_key: Option<&str>) -> Result<Inserted, Error> {
         let mut transaction = self.writes.begin().await?;
         if let Some(key) = idempotency_key {
-            let inserted = sqlx::query(
-                "INSERT INTO idempotency_keys (organisation, idempotency_key, subject, created_at) \
-                 VALUES ($1, $2, $3, $4) ON CONFLICT (organisation, idempotency_key) DO NOTHING",
-            )
-            .bind(&sandbox.organisation)
-            .bind(key)
-            .bind(sandbox.id.as_str())
-            .bind(sandbox.created_at.as_millisecond())
-            .execute(&mut *transaction)
-            .await?;
-            if inserted.rows_affected() == 0 {
+            if insert_idempotency_key(&mut transaction, sandbox, key).await? == 0 {
                 let earlier: String = sqlx::query_scalar(
                     "SELECT subject FROM idempotency_keys WHERE organisation = $1 AND idempotency_key = $2",
                 )
@@ -165,6 +167,63 @@ impl Store {
             }
         }
         written
+    }
+
+    /// A pool's member becomes its new owner's.
+    pub async fn take_pooled(
+        &self,
+        sandbox: &mut Sandbox,
+        idempotency_key: Option<&str>,
+        event: &NewEvent,
+    ) -> Result<Taken, Error> {
+        let before = sandbox.generation;
+        let mut transaction = self.writes.begin().await?;
+        if let Some(key) = idempotency_key {
+            if insert_idempotency_key(&mut transaction, sandbox, key).await? == 0 {
+                transaction.rollback().await?;
+                return Ok(Taken::KeyUsed);
+            }
+        }
+        sandbox.generation = before + 1;
+        const SQL: &str = "UPDATE sandboxes SET name = $1, owner = $2, pool = NULL, generation = $3, created_at = $4, \
+             last_activity_at = $4, due_at = $5, body = $6 WHERE id = $7 AND generation = $8 AND pool IS NOT NULL";
+        let done = sqlx::query(SQL)
+            .bind(held_name(sandbox))
+            .bind(sandbox.owner.as_deref())
+            .bind(sandbox.generation)
+            .bind(sandbox.created_at.as_millisecond())
+            .bind(due_at(sandbox))
+            .bind(to_body(sandbox)?)
+            .bind(sandbox.id.as_str())
+            .bind(before)
+            .execute(&mut *transaction)
+            .await;
+        match done {
+            Ok(done) if done.rows_affected() == 1 => {
+                insert_labels(&mut transaction, sandbox).await?;
+                super::events::insert(&mut transaction, event).await?;
+                transaction.commit().await?;
+                Ok(Taken::Done)
+            }
+            Ok(_) => {
+                transaction.rollback().await?;
+                Ok(Taken::Overtaken)
+            }
+            Err(error) if is_unique_violation(&error) => {
+                transaction.rollback().await?;
+                Ok(Taken::NameTaken)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Members of pools on one server.
+    pub async fn pooled_sandboxes(&self, server: &str) -> Result<Vec<Sandbox>, Error> {
+        let mut sql = Sql::new(format!(
+            "SELECT {COLUMNS} FROM sandboxes WHERE pool IS NOT NULL AND state <> 'destroyed' AND server = "
+        ));
+        sql.bind(server);
+        self.fetch(sql).await
     }
 
     /// Replaces the labels as well.
@@ -361,6 +420,24 @@ async fn update_row<'e>(
         .execute(executor)
         .await?;
     Ok(if done.rows_affected() == 1 { Written::Done } else { Written::Overtaken })
+}
+
+async fn insert_idempotency_key(
+    transaction: &mut Transaction<'static, Any>,
+    sandbox: &Sandbox,
+    key: &str,
+) -> Result<u64, Error> {
+    let inserted = sqlx::query(
+        "INSERT INTO idempotency_keys (organisation, idempotency_key, subject, created_at) \
+         VALUES ($1, $2, $3, $4) ON CONFLICT (organisation, idempotency_key) DO NOTHING",
+    )
+    .bind(&sandbox.organisation)
+    .bind(key)
+    .bind(sandbox.id.as_str())
+    .bind(sandbox.created_at.as_millisecond())
+    .execute(&mut **transaction)
+    .await?;
+    Ok(inserted.rows_affected())
 }
 
 async fn insert_labels(transaction: &mut Transaction<'static, Any>, sandbox: &Sandbox) -> Result<(), Error> {

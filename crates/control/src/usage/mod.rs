@@ -3,7 +3,10 @@
 //! A span is written when a sandbox's rate changes (it starts, pauses, stops, is resized); the one that still runs is
 //! computed from the sandbox itself. So a sandbox costs no write while it lives.
 
+pub mod report;
+
 use cove_engine::spec::Limits;
+pub use report::{Amount, Prices, Report};
 
 use crate::App;
 use crate::clock::Timestamp;

@@ -1,0 +1,95 @@
+//! How much of its maxima an organisation has in use: counted in memory, so that a creation need not count rows; taken
+//! from the store now and then, because other servers count too.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use crate::key::Quota;
+use crate::sandbox::{Sandbox, State};
+use crate::{App, Error};
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub running: u64,
+    pub all: u64,
+}
+
+#[derive(Default)]
+pub struct Ledger {
+    counts: Mutex<HashMap<String, Counts>>,
+}
+
+fn counts_as(state: State) -> Counts {
+    match state {
+        State::Destroyed | State::Destroying => Counts { running: 0, all: 0 },
+        State::Stopped | State::Failed | State::Archived | State::Archiving => Counts { running: 0, all: 1 },
+        _ => Counts { running: 1, all: 1 },
+    }
+}
+
+impl Ledger {
+    /// Takes a place for one more running sandbox, or says which maximum is reached.
+    pub fn reserve(&self, organisation: &str, quota: &Quota) -> Result<(), Error> {
+        let mut counts = self.counts.lock().expect("no panic while held");
+        let count = counts.entry(organisation.to_owned()).or_default();
+        if count.all >= quota.sandboxes {
+            return Err(Error::Quota {
+                message: format!("the organisation has its maximum of {} sandboxes; destroy some", quota.sandboxes),
+            });
+        }
+        check_running(*count, quota)?;
+        count.all += 1;
+        count.running += 1;
+        Ok(())
+    }
+
+    pub fn check_start(&self, organisation: &str, quota: &Quota) -> Result<(), Error> {
+        let counts = self.counts.lock().expect("no panic while held");
+        check_running(counts.get(organisation).copied().unwrap_or_default(), quota)
+    }
+
+    pub fn moved(&self, organisation: &str, from: State, to: State) {
+        let (before, after) = (counts_as(from), counts_as(to));
+        if before == after {
+            return;
+        }
+        let mut counts = self.counts.lock().expect("no panic while held");
+        let count = counts.entry(organisation.to_owned()).or_default();
+        count.all = (count.all + after.all).saturating_sub(before.all);
+        count.running = (count.running + after.running).saturating_sub(before.running);
+    }
+
+    pub fn set(&self, sandboxes: &[Sandbox]) {
+        let mut fresh: HashMap<String, Counts> = HashMap::new();
+        for sandbox in sandboxes {
+            let one = counts_as(sandbox.state);
+            let count = fresh.entry(sandbox.organisation.clone()).or_default();
+            count.all += one.all;
+            count.running += one.running;
+        }
+        *self.counts.lock().expect("no panic while held") = fresh;
+    }
+
+    pub fn of(&self, organisation: &str) -> Counts {
+        self.counts.lock().expect("no panic while held").get(organisation).copied().unwrap_or_default()
+    }
+}
+
+fn check_running(count: Counts, quota: &Quota) -> Result<(), Error> {
+    if count.running < quota.running_sandboxes {
+        return Ok(());
+    }
+    Err(Error::Quota {
+        message: format!(
+            "the organisation has its maximum of {} running sandboxes; stop or destroy some",
+            quota.running_sandboxes
+        ),
+    })
+}
+
+impl App {
+    pub(crate) async fn recount(&self) -> Result<(), Error> {
+        self.ledger().set(&self.store().all_sandboxes().await?);
+        Ok(())
+    }
+}

@@ -1,0 +1,313 @@
+//! Sandboxes that stand ready: creation without the wait.
+//!
+//! A pool belongs to an organisation and a template. Its members are sandboxes like any other that nobody sees yet. A
+//! creation that asks for nothing a member does not have takes one: it is pinged (a dead one is never handed out), told
+//! its environment, and becomes the caller's with one write. The background fills up what was taken.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Mutex;
+
+use cove_protocol::Request;
+use serde::Serialize;
+
+use crate::event::Kind;
+use crate::sandbox::cause::{Cause, Code};
+use crate::sandbox::state::Event;
+use crate::sandbox::{NetworkPolicy, NewSandbox, Sandbox, State, Timers};
+use crate::store::sandboxes::{Inserted, Taken};
+use crate::template::Template;
+use crate::{App, Caller, Error, Scope, random};
+
+/// Members made at one time for one pool.
+const AT_ONCE: u32 = 4;
+const LARGEST: u32 = 10_000;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolSize {
+    pub organisation: String,
+    pub template: String,
+    pub size: u32,
+}
+
+/// A pool as it stands.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct Pool {
+    pub template: String,
+    /// How many shall be ready.
+    pub size: u32,
+    /// How many are, on this server.
+    pub ready: u32,
+    /// Creations that were served from it, since the server started.
+    pub hits: u64,
+    /// Creations that could have been but found it empty.
+    pub misses: u64,
+}
+
+type Name = (String, String);
+
+#[derive(Default)]
+pub struct Pools {
+    all: Mutex<HashMap<Name, Members>>,
+}
+
+#[derive(Default)]
+struct Members {
+    size: u32,
+    ready: VecDeque<Sandbox>,
+    making: u32,
+    hits: u64,
+    misses: u64,
+}
+
+impl Pools {
+    fn with<T>(&self, organisation: &str, template: &str, act: impl FnOnce(&mut Members) -> T) -> Option<T> {
+        let mut all = self.all.lock().expect("no panic while held");
+        // Most installations have no pool at all: no key is made for the look.
+        if all.is_empty() {
+            return None;
+        }
+        all.get_mut(&(organisation.to_owned(), template.to_owned())).map(act)
+    }
+
+    /// One that left by itself.
+    pub fn remove(&self, id: &cove_engine::SandboxId) {
+        for members in self.all.lock().expect("no panic while held").values_mut() {
+            members.ready.retain(|member| member.id != *id);
+        }
+    }
+}
+
+impl App {
+    pub async fn set_pool(&self, caller: &Caller, template: &str, size: u32) -> Result<Pool, Error> {
+        caller.require(Scope::Admin)?;
+        let template = self.template(caller, template).await?.name;
+        if size > LARGEST {
+            return Err(Error::invalid("size", format!("at most {LARGEST}")));
+        }
+        let pool = PoolSize { organisation: caller.organisation.clone(), template: template.clone(), size };
+        self.store().set_pool(&pool, self.now().as_millisecond()).await?;
+        self.audit(caller, "pool.set", &template);
+        self.load_pools().await?;
+        self.wake_timers();
+        let pools = self.list_pools(caller).await?;
+        pools.into_iter().find(|pool| pool.template == template).ok_or_else(|| Error::not_found("pool", template))
+    }
+
+    pub async fn delete_pool(&self, caller: &Caller, template: &str) -> Result<(), Error> {
+        caller.require(Scope::Admin)?;
+        if !self.store().delete_pool(&caller.organisation, template).await? {
+            return Err(Error::not_found("pool", template));
+        }
+        self.audit(caller, "pool.delete", template);
+        self.load_pools().await?;
+        self.wake_timers();
+        Ok(())
+    }
+
+    pub async fn list_pools(&self, caller: &Caller) -> Result<Vec<Pool>, Error> {
+        let all = self.pools().all.lock().expect("no panic while held");
+        let mut pools: Vec<Pool> = all
+            .iter()
+            .filter(|((organisation, _), members)| {
+                *organisation == caller.organisation && (members.size > 0 || !members.ready.is_empty())
+            })
+            .map(|((_, template), members)| Pool {
+                template: template.clone(),
+                size: members.size,
+                ready: members.ready.len() as u32,
+                hits: members.hits,
+                misses: members.misses,
+            })
+            .collect();
+        pools.sort_by(|a, b| a.template.cmp(&b.template));
+        Ok(pools)
+    }
+
+    /// Hits and misses of all pools, for the metrics.
+    pub(crate) fn pool_figures(&self) -> Vec<(String, u32, u32, u64, u64)> {
+        let all = self.pools().all.lock().expect("no panic while held");
+        let figures = all.iter().map(|((_, template), members)| {
+            (template.clone(), members.size, members.ready.len() as u32, members.hits, members.misses)
+        });
+        figures.collect()
+    }
+
+    /// Takes sizes from the store; at the start of a server the members too.
+    pub(crate) async fn load_pools(&self) -> Result<(), Error> {
+        let sizes = self.store().pools().await?;
+        let mut all = self.pools().all.lock().expect("no panic while held");
+        for members in all.values_mut() {
+            members.size = 0;
+        }
+        for pool in sizes {
+            all.entry((pool.organisation, pool.template)).or_default().size = pool.size;
+        }
+        Ok(())
+    }
+
+    /// After a reconcile: those that still run stand ready again.
+    pub(crate) async fn readopt_pools(&self) -> Result<(), Error> {
+        self.load_pools().await?;
+        for sandbox in self.store().pooled_sandboxes(self.server()).await? {
+            let Some(template) = sandbox.pool.clone() else { continue };
+            if sandbox.state == State::Running {
+                let mut all = self.pools().all.lock().expect("no panic while held");
+                let members = all.entry((sandbox.organisation.clone(), template)).or_default();
+                if members.ready.iter().all(|member| member.id != sandbox.id) {
+                    members.ready.push_back(sandbox);
+                }
+            } else if !sandbox.state.is_in_transition() {
+                let cause = Cause::new(Code::Pool, "a member of a pool that did not live", self.now());
+                self.change_state(&sandbox.id, Event::Destroy, cause).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A member for this creation, where one fits. It is the caller's when this returns.
+    pub(crate) async fn take_from_pool(
+        &self,
+        draft: &Sandbox,
+        new: &NewSandbox,
+        template: &Template,
+    ) -> Result<Option<Sandbox>, Error> {
+        if !fits(draft, new, template) {
+            return Ok(None);
+        }
+        loop {
+            let member = self.pools().with(&draft.organisation, &draft.template, |members| {
+                let member = members.ready.pop_front();
+                match (&member, members.size) {
+                    (Some(_), _) => members.hits += 1,
+                    (None, 0) => {}
+                    (None, _) => members.misses += 1,
+                }
+                member
+            });
+            let Some(member) = member.flatten() else { return Ok(None) };
+            self.wake_timers();
+            let mut sandbox = adopt(draft, &member);
+            if !self.is_fit_for_use(&sandbox, template).await {
+                tracing::warn!(sandbox = %member.id, "a dead member of a pool is replaced");
+                let cause = Cause::new(Code::Pool, "did not answer when it was to be handed out", self.now());
+                self.change_state(&member.id, Event::Destroy, cause).await?;
+                continue;
+            }
+            let event = self.sandbox_event(&sandbox, Kind::Created);
+            match self.store().take_pooled(&mut sandbox, new.idempotency_key.as_deref(), &event).await? {
+                Taken::Done => {
+                    self.announce(State::Creating, &sandbox);
+                    return Ok(Some(sandbox));
+                }
+                // Another server or its end came first.
+                Taken::Overtaken => continue,
+                Taken::NameTaken | Taken::KeyUsed => {
+                    self.give_back(member);
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    fn give_back(&self, member: Sandbox) {
+        let template = member.template.clone();
+        self.pools().with(&member.organisation.clone(), &template, |members| {
+            members.hits = members.hits.saturating_sub(1);
+            members.ready.push_front(member);
+        });
+    }
+
+    /// Alive, and set up as the caller wants it.
+    async fn is_fit_for_use(&self, sandbox: &Sandbox, template: &Template) -> bool {
+        let Ok(provider) = self.provider(&sandbox.provider) else { return false };
+        let plain = sandbox.env == template.env && sandbox.user == template.user && sandbox.cwd == template.cwd;
+        let request = if plain {
+            Request::Ping
+        } else {
+            Request::Configure {
+                env: Some(sandbox.env.clone()),
+                default_user: Some(sandbox.user.clone()),
+                default_cwd: sandbox.cwd.clone(),
+            }
+        };
+        provider.guest(&sandbox.id).call(&request).await.is_ok()
+    }
+
+    /// Makes what is missing and removes what is too much.
+    pub(crate) async fn fill_pools(&self) -> Result<(), Error> {
+        let mut missing = Vec::new();
+        let mut surplus = Vec::new();
+        {
+            let mut all = self.pools().all.lock().expect("no panic while held");
+            for ((organisation, template), members) in all.iter_mut() {
+                while members.ready.len() as u32 > members.size {
+                    surplus.extend(members.ready.pop_back());
+                }
+                let wanted = members.size.saturating_sub(members.ready.len() as u32 + members.making);
+                let begun = wanted.min(AT_ONCE.saturating_sub(members.making));
+                members.making += begun;
+                missing.extend((0..begun).map(|_| (organisation.clone(), template.clone())));
+            }
+        }
+        for (organisation, template) in missing {
+            let app = self.clone();
+            self.tasks().spawn(async move { app.make_member(organisation, template).await });
+        }
+        for member in surplus {
+            let cause = Cause::new(Code::Pool, "the pool was made smaller", self.now());
+            self.change_state(&member.id, Event::Destroy, cause).await?;
+        }
+        Ok(())
+    }
+
+    async fn make_member(&self, organisation: String, template: String) {
+        let made = self.launch_member(&organisation, &template).await;
+        if let Err(error) = &made {
+            tracing::warn!(template, %error, detail = error.detail(), "fill a pool");
+            // Not again at once: what failed may need a moment.
+            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        }
+        self.pools().with(&organisation, &template, |members| {
+            members.making = members.making.saturating_sub(1);
+            members.ready.extend(made.ok());
+        });
+        self.wake_timers();
+    }
+
+    async fn launch_member(&self, organisation: &str, template: &str) -> Result<Sandbox, Error> {
+        let caller = Caller { organisation: organisation.to_owned(), key: "pool".into(), scopes: vec![Scope::Write] };
+        let new = NewSandbox { template: Some(template.to_owned()), ..NewSandbox::default() };
+        let mut member = self.draft(&caller, &new).await?.0;
+        member.pool = Some(template.to_owned());
+        member.timers = Timers { idle_seconds: None, ..Timers::default() };
+        member.cause = Cause::new(Code::Pool, "made for a warm pool", self.now());
+        self.ledger().reserve(organisation, &self.quota(organisation).await?)?;
+        let _lock = self.locks().lock(&member.id).await;
+        match self.store().insert_sandbox(&member, None).await? {
+            Inserted::New => self.launch_new(member).await,
+            other => Err(Error::internal(format!("a pool member without a name: {other:?}"))),
+        }
+    }
+}
+
+/// Whether a member is all that the caller asked for.
+fn fits(draft: &Sandbox, new: &NewSandbox, template: &Template) -> bool {
+    draft.limits == template.limits && new.network == NetworkPolicy::default() && new.provider.is_none()
+}
+
+/// The draft in the member's body.
+fn adopt(draft: &Sandbox, member: &Sandbox) -> Sandbox {
+    Sandbox {
+        id: member.id.clone(),
+        provider: member.provider.clone(),
+        server: member.server.clone(),
+        state: State::Running,
+        cause: Cause::new(Code::Pool, "handed out from a warm pool", draft.created_at),
+        started_at: Some(draft.created_at),
+        access_token: random::token(),
+        traffic_token: random::token(),
+        pool: None,
+        generation: member.generation,
+        ..draft.clone()
+    }
+}

@@ -1,0 +1,62 @@
+//! One command from start to end, its output gathered.
+
+use cove_protocol::process::{Exit, Spec};
+use cove_protocol::{Event, Reply, Request};
+
+use crate::guest::{Guest, GuestError, Item};
+
+/// Bytes kept of each stream; the rest is counted and told.
+pub const KEPT: usize = 8 << 20;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Output {
+    pub pid: u32,
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+    /// Bytes that were not kept.
+    pub dropped: u64,
+    pub exit: Exit,
+}
+
+/// Starts the command, feeds it, waits for its end.
+pub async fn run_to_end(guest: &Guest, spec: Spec, input: Option<&[u8]>) -> Result<Output, GuestError> {
+    let (reply, operation) = guest.open(&Request::Start(spec)).await?;
+    let Reply::Started { pid, .. } = reply else {
+        return Err(GuestError::Protocol(format!("start answered {reply:?}")));
+    };
+    let (mut from, mut to) = operation.split();
+    let feed = async {
+        if let Some(input) = input {
+            // A command that does not read all of its input is not wrong.
+            let _unread = to.stdin(input).await;
+            let _unread = to.end().await;
+        }
+        // Held until the command has ended: letting go would be a disconnect.
+        std::future::pending::<()>().await
+    };
+    let gather = async {
+        let mut output = Output { pid, stdout: Vec::new(), stderr: Vec::new(), dropped: 0, exit: NO_EXIT };
+        while let Some(item) = from.next().await? {
+            match item {
+                Item::Stdout(bytes) | Item::Pty(bytes) => keep(&mut output.stdout, &mut output.dropped, &bytes),
+                Item::Stderr(bytes) => keep(&mut output.stderr, &mut output.dropped, &bytes),
+                Item::Event(Event::Exited { exit }) => output.exit = exit,
+                Item::Event(Event::Lost { bytes }) => output.dropped += bytes,
+                Item::Event(_) | Item::Data(_) => {}
+            }
+        }
+        Ok(output)
+    };
+    tokio::select! {
+        output = gather => output,
+        () = feed => Err(GuestError::Protocol("input ended the command".into())),
+    }
+}
+
+const NO_EXIT: Exit = Exit { code: None, signal: None, timed_out: false, out_of_memory: false };
+
+fn keep(stream: &mut Vec<u8>, dropped: &mut u64, bytes: &[u8]) {
+    let room = KEPT.saturating_sub(stream.len()).min(bytes.len());
+    stream.extend_from_slice(&bytes[..room]);
+    *dropped += (bytes.len() - room) as u64;
+}

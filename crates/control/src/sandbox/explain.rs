@@ -1,0 +1,86 @@
+//! Why a sandbox is as it is: cause, evidence, remedy.
+
+use serde::Serialize;
+
+use super::cause::{Cause, Code, bytes};
+use super::{Sandbox, State};
+use crate::event::{Event, EventFilter};
+use crate::{App, Caller, Error};
+
+#[derive(Debug, Clone, Serialize, utoipa::ToSchema)]
+pub struct Explanation {
+    pub sandbox: String,
+    pub state: State,
+    pub cause: Cause,
+    /// What was seen, a line each.
+    pub evidence: Vec<String>,
+    /// What to do, a line each; empty where nothing is wrong.
+    pub remedy: Vec<String>,
+    /// The latest events, oldest first.
+    pub events: Vec<Event>,
+}
+
+impl App {
+    pub async fn explain(&self, caller: &Caller, id_or_name: &str) -> Result<Explanation, Error> {
+        let sandbox = self.sandbox_even_destroyed(caller, id_or_name).await?;
+        let filter = EventFilter {
+            organisation: Some(caller.organisation.clone()),
+            sandbox: Some(sandbox.id.to_string()),
+            kind: None,
+        };
+        let mut events = self.store().events(&filter, 0, 1000).await?;
+        let events = events.split_off(events.len().saturating_sub(20));
+        let mut evidence = vec![format!("{} since {}", sandbox.state, sandbox.state_since)];
+        if sandbox.state == State::Running {
+            if let Ok(usage) = self.provider(&sandbox.provider)?.usage(&sandbox.id).await {
+                evidence.push(format!("memory: {} of {}", bytes(usage.memory), bytes(usage.memory_limit)));
+                if usage.memory_kills > 0 {
+                    evidence.push(format!("{} processes were killed for want of memory", usage.memory_kills));
+                }
+            }
+        }
+        if let Some(deadline) = sandbox.timers.deadline {
+            evidence.push(format!("lifetime ends {deadline}"));
+        }
+        evidence.push(format!("last activity {}", sandbox.last_activity_at));
+        Ok(Explanation {
+            remedy: remedy(&sandbox),
+            sandbox: sandbox.id.to_string(),
+            state: sandbox.state,
+            cause: sandbox.cause,
+            evidence,
+            events,
+        })
+    }
+}
+
+fn remedy(sandbox: &Sandbox) -> Vec<String> {
+    let restart = match sandbox.state {
+        State::Stopped | State::Archived => Some("start it: its files are as they were"),
+        State::Failed => Some("recover it, or destroy it"),
+        State::Paused => Some("resume it: its processes go on where they were"),
+        _ => None,
+    };
+    let advice = match sandbox.cause.code {
+        Code::OutOfMemory => Some(format!(
+            "give it more than {} of memory: resize it, or create it with a higher limit",
+            bytes(sandbox.limits.memory)
+        )),
+        Code::Lifetime => Some("extend its lifetime before it ends, or create it with a longer one".into()),
+        Code::Idle => Some("raise or switch off its idle timer, or count its running processes as activity".into()),
+        Code::StartFailed => Some("the message names the step that failed; `cove doctor` checks the host".into()),
+        Code::Vanished => Some("if the host was not restarted, find out who ended its processes".into()),
+        Code::Requested
+        | Code::Woken
+        | Code::Retention
+        | Code::Killed
+        | Code::GuestExited
+        | Code::ServerRestart
+        | Code::ChangeFailed
+        | Code::Pool => None,
+    };
+    let needed = !matches!(sandbox.state, State::Running | State::Destroyed);
+    let mut lines: Vec<String> = restart.map(ToOwned::to_owned).into_iter().collect();
+    lines.extend(advice.filter(|_| needed || sandbox.cause.code == Code::OutOfMemory));
+    lines
+}

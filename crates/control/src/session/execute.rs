@@ -1,0 +1,109 @@
+//! Code in a session's interpreter. It runs to its end whether or not anybody listens.
+
+use std::time::Duration;
+
+use super::journal::{Message, Stream};
+use super::{Artifact, Session};
+use crate::interpreter::cell::{CellError, CellEvent, CellResult};
+use crate::interpreter::{Cell, InterpreterError, Language, Outcome};
+use crate::{App, Caller, Error, Scope, random};
+
+#[derive(Debug, Clone)]
+pub struct Execution {
+    pub code: String,
+    pub language: Option<String>,
+    pub timeout: Option<Duration>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Executed {
+    pub execution: String,
+    pub stdout: String,
+    pub stderr: String,
+    pub results: Vec<CellResult>,
+    pub error: Option<CellError>,
+    pub artifacts: Vec<Artifact>,
+}
+
+impl Executed {
+    pub fn exit_code(&self) -> i32 {
+        i32::from(self.error.is_some())
+    }
+}
+
+impl From<InterpreterError> for Error {
+    fn from(error: InterpreterError) -> Self {
+        match error {
+            InterpreterError::NoSuchContext(id) => Error::not_found("context", id),
+            InterpreterError::UnknownLanguage(_) => Error::invalid("language", error.to_string()),
+            InterpreterError::NoProgram(reason) => Error::Unsupported(reason),
+            InterpreterError::NoDirectory(_) => Error::invalid("cwd", error.to_string()),
+            InterpreterError::Guest(error) => Error::Guest(error),
+        }
+    }
+}
+
+impl App {
+    pub async fn execute(&self, caller: &Caller, session: &str, execution: Execution) -> Result<Executed, Error> {
+        caller.require(Scope::Write)?;
+        let session = self.open_session(caller, session).await?;
+        let language: Language = execution.language.as_deref().unwrap_or("python").parse()?;
+        let app = self.clone();
+        let caller = caller.clone();
+        self.detached(async move { app.run_cell(&caller, session, language, execution).await }).await
+    }
+
+    async fn run_cell(
+        &self,
+        caller: &Caller,
+        session: Session,
+        language: Language,
+        execution: Execution,
+    ) -> Result<Executed, Error> {
+        let (sandbox, guest) = self.reach(caller, &session.sandbox).await?;
+        let id = random::id("execution");
+        let before = self.known_artifacts(&session, &guest).await?;
+        let cell = Cell { timeout: execution.timeout, ..Cell::new(language, execution.code) };
+        let mut events = self.interpreter().execute(&sandbox.id, &guest, cell).await?;
+        self.say(&session.id, vec![Message::ExecutionStarted { execution: id.clone() }]).await?;
+        let mut outcome = Outcome::default();
+        let mut batch = Vec::new();
+        while events.recv_many(&mut batch, 64).await > 0 {
+            let messages: Vec<Message> = batch.iter().filter_map(message).collect();
+            if !messages.is_empty() {
+                self.say(&session.id, messages).await?;
+            }
+            self.touch(&sandbox.id);
+            for event in batch.drain(..) {
+                outcome.take(event);
+            }
+        }
+        let artifacts = self.keep_artifacts(&session, &guest, &outcome, &before).await?;
+        let executed = Executed {
+            execution: id.clone(),
+            artifacts,
+            stdout: outcome.stdout.clone(),
+            stderr: outcome.stderr.clone(),
+            results: outcome.results.clone(),
+            error: outcome.error.clone(),
+        };
+        let complete = Message::ExecutionComplete {
+            execution: id,
+            exit_code: executed.exit_code(),
+            result: outcome.text().map(ToOwned::to_owned),
+            artifacts: executed.artifacts.iter().map(|artifact| artifact.name.clone()).collect(),
+        };
+        self.say(&session.id, vec![complete]).await?;
+        Ok(executed)
+    }
+}
+
+fn message(event: &CellEvent) -> Option<Message> {
+    match event {
+        CellEvent::Started { .. } | CellEvent::Done => None,
+        CellEvent::Stdout { text } => Some(Message::Log { stream: Stream::Stdout, content: text.clone() }),
+        CellEvent::Stderr { text } => Some(Message::Log { stream: Stream::Stderr, content: text.clone() }),
+        CellEvent::Result(result) => Some(Message::Result(result.clone())),
+        CellEvent::Error(error) => Some(Message::Error(error.clone())),
+    }
+}

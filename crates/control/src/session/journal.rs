@@ -1,0 +1,97 @@
+//! What a session said, numbered. Written first, then told: who reads from a number on misses nothing.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Mutex as AsyncMutex, watch};
+
+use crate::clock::Timestamp;
+use crate::interpreter::cell::{CellError, CellResult};
+use crate::{App, Caller, Error};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// One thing that was said.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Message {
+    ExecutionStarted { execution: String },
+    Log { stream: Stream, content: String },
+    Result(CellResult),
+    Error(CellError),
+    ExecutionComplete { execution: String, exit_code: i32, result: Option<String>, artifacts: Vec<String> },
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct JournalEntry {
+    pub seq: i64,
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+    #[serde(flatten)]
+    pub message: Message,
+}
+
+/// Sessions that something is said in at this moment.
+#[derive(Default)]
+pub struct Live {
+    writers: Mutex<HashMap<String, Arc<Writer>>>,
+}
+
+pub(super) struct Writer {
+    /// The number of the last entry; `None` until it was looked up.
+    last: AsyncMutex<Option<i64>>,
+    told: watch::Sender<i64>,
+}
+
+impl Live {
+    fn writer(&self, session: &str) -> Arc<Writer> {
+        let mut writers = self.writers.lock().expect("no panic while held");
+        if writers.len() > 1024 {
+            writers.retain(|_, writer| Arc::strong_count(writer) > 1 || writer.told.receiver_count() > 0);
+        }
+        let new = || Arc::new(Writer { last: AsyncMutex::new(None), told: watch::channel(0).0 });
+        Arc::clone(writers.entry(session.to_owned()).or_insert_with(new))
+    }
+}
+
+impl App {
+    pub(crate) async fn say(&self, session: &str, messages: Vec<Message>) -> Result<(), Error> {
+        let writer = self.live_sessions().writer(session);
+        let mut last = writer.last.lock().await;
+        let mut seq = match *last {
+            Some(seq) => seq,
+            None => self.store().last_journal(session).await?,
+        };
+        let at = self.now();
+        let entries: Vec<JournalEntry> = messages
+            .into_iter()
+            .map(|message| {
+                seq += 1;
+                JournalEntry { seq, at, message }
+            })
+            .collect();
+        // On trouble the number is looked up anew.
+        *last = None;
+        self.store().add_journal(session, &entries).await?;
+        *last = Some(seq);
+        writer.told.send_replace(seq);
+        Ok(())
+    }
+
+    /// Entries after `after`, oldest first.
+    pub async fn journal(&self, caller: &Caller, id: &str, after: i64, limit: u32) -> Result<Vec<JournalEntry>, Error> {
+        let session = self.session(caller, id).await?;
+        self.store().journal(&session.id, after, limit.clamp(1, 1000)).await
+    }
+
+    /// Changes whenever something is said in the session by this server.
+    pub fn journal_news(&self, session: &str) -> watch::Receiver<i64> {
+        self.live_sessions().writer(session).told.subscribe()
+    }
+}

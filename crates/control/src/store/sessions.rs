@@ -1,0 +1,130 @@
+//! Sessions, their journals and their artifacts in the store.
+
+use sqlx::Row;
+
+use super::{Store, from_body, to_body};
+use crate::Error;
+use crate::clock::from_millisecond;
+use crate::sandbox::Listed;
+use crate::session::{Artifact, JournalEntry, Session};
+
+impl Store {
+    pub async fn insert_session(&self, session: &Session) -> Result<(), Error> {
+        sqlx::query("INSERT INTO sessions (id, organisation, sandbox, created_at, body) VALUES ($1, $2, $3, $4, $5)")
+            .bind(&session.id)
+            .bind(&session.organisation)
+            .bind(&session.sandbox)
+            .bind(session.created_at.as_millisecond())
+            .bind(to_body(session)?)
+            .execute(&self.writes)
+            .await?;
+        Ok(())
+    }
+
+    pub async fn session(&self, organisation: &str, id: &str) -> Result<Option<Session>, Error> {
+        const SQL: &str = "SELECT closed_at, body FROM sessions WHERE organisation = $1 AND id = $2";
+        let row = sqlx::query(SQL).bind(organisation).bind(id).fetch_optional(&self.reads).await?;
+        let Some(row) = row else { return Ok(None) };
+        let mut session: Session = from_body(&row.try_get::<String, _>("body")?)?;
+        session.closed_at = row.try_get::<Option<i64>, _>("closed_at")?.map(from_millisecond);
+        Ok(Some(session))
+    }
+
+    pub async fn sessions(
+        &self,
+        organisation: &str,
+        cursor: Option<&str>,
+        limit: u32,
+    ) -> Result<Listed<Session>, Error> {
+        const SQL: &str = "SELECT closed_at, body, created_at FROM sessions WHERE organisation = $1 AND created_at < $2 \
+             ORDER BY created_at DESC, id LIMIT $3";
+        let before = match cursor {
+            Some(cursor) => cursor.parse().map_err(|_| Error::invalid("cursor", "not one that this server gave"))?,
+            None => i64::MAX,
+        };
+        let limit = limit.clamp(1, 1000);
+        let rows =
+            sqlx::query(SQL).bind(organisation).bind(before).bind(i64::from(limit)).fetch_all(&self.reads).await?;
+        let mut items = Vec::new();
+        for row in &rows {
+            let mut session: Session = from_body(&row.try_get::<String, _>("body")?)?;
+            session.closed_at = row.try_get::<Option<i64>, _>("closed_at")?.map(from_millisecond);
+            items.push(session);
+        }
+        let next = (items.len() == limit as usize)
+            .then(|| items.last().map(|last| last.created_at.as_millisecond().to_string()))
+            .flatten();
+        Ok(Listed { items, next })
+    }
+
+    pub async fn close_session(&self, id: &str, now: i64) -> Result<(), Error> {
+        sqlx::query("UPDATE sessions SET closed_at = $1 WHERE id = $2 AND closed_at IS NULL")
+            .bind(now)
+            .bind(id)
+            .execute(&self.writes)
+            .await?;
+        Ok(())
+    }
+
+    pub async fn add_journal(&self, session: &str, entries: &[JournalEntry]) -> Result<(), Error> {
+        let mut transaction = self.writes.begin().await?;
+        for entry in entries {
+            sqlx::query("INSERT INTO journal_entries (session, seq, at, body) VALUES ($1, $2, $3, $4)")
+                .bind(session)
+                .bind(entry.seq)
+                .bind(entry.at.as_millisecond())
+                .bind(to_body(&entry.message)?)
+                .execute(&mut *transaction)
+                .await?;
+        }
+        transaction.commit().await?;
+        Ok(())
+    }
+
+    /// Entries after `after`, in order.
+    pub async fn journal(&self, session: &str, after: i64, limit: u32) -> Result<Vec<JournalEntry>, Error> {
+        const SQL: &str =
+            "SELECT seq, at, body FROM journal_entries WHERE session = $1 AND seq > $2 ORDER BY seq LIMIT $3";
+        let rows = sqlx::query(SQL).bind(session).bind(after).bind(i64::from(limit)).fetch_all(&self.reads).await?;
+        rows.iter()
+            .map(|row| {
+                Ok(JournalEntry {
+                    seq: row.try_get("seq")?,
+                    at: from_millisecond(row.try_get("at")?),
+                    message: from_body(&row.try_get::<String, _>("body")?)?,
+                })
+            })
+            .collect()
+    }
+
+    pub async fn last_journal(&self, session: &str) -> Result<i64, Error> {
+        let last: Option<i64> = sqlx::query_scalar("SELECT MAX(seq) FROM journal_entries WHERE session = $1")
+            .bind(session)
+            .fetch_one(&self.reads)
+            .await?;
+        Ok(last.unwrap_or(0))
+    }
+
+    pub async fn put_artifact(&self, session: &str, artifact: &Artifact) -> Result<(), Error> {
+        sqlx::query(
+            "INSERT INTO artifacts (session, name, created_at, body) VALUES ($1, $2, $3, $4) \
+             ON CONFLICT (session, name) DO UPDATE SET created_at = EXCLUDED.created_at, body = EXCLUDED.body",
+        )
+        .bind(session)
+        .bind(&artifact.name)
+        .bind(artifact.created_at.as_millisecond())
+        .bind(to_body(artifact)?)
+        .execute(&self.writes)
+        .await?;
+        Ok(())
+    }
+
+    pub async fn artifacts(&self, session: &str) -> Result<Vec<Artifact>, Error> {
+        let bodies: Vec<String> =
+            sqlx::query_scalar("SELECT body FROM artifacts WHERE session = $1 ORDER BY created_at, name")
+                .bind(session)
+                .fetch_all(&self.reads)
+                .await?;
+        bodies.iter().map(|body| from_body(body)).collect()
+    }
+}

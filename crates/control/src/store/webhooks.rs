@@ -1,0 +1,66 @@
+//! Webhooks in the store, and how far their deliverer has come.
+
+use super::{Store, from_body, to_body};
+use crate::Error;
+use crate::webhook::Webhook;
+
+impl Store {
+    pub async fn insert_webhook(&self, webhook: &Webhook) -> Result<(), Error> {
+        sqlx::query("INSERT INTO webhooks (id, organisation, created_at, body) VALUES ($1, $2, $3, $4)")
+            .bind(&webhook.id)
+            .bind(&webhook.organisation)
+            .bind(webhook.created_at.as_millisecond())
+            .bind(to_body(webhook)?)
+            .execute(&self.writes)
+            .await?;
+        Ok(())
+    }
+
+    /// Of one organisation, or of all.
+    pub async fn webhooks(&self, organisation: Option<&str>) -> Result<Vec<Webhook>, Error> {
+        let bodies: Vec<String> = match organisation {
+            Some(organisation) => {
+                sqlx::query_scalar("SELECT body FROM webhooks WHERE organisation = $1 ORDER BY created_at, id")
+                    .bind(organisation)
+                    .fetch_all(&self.reads)
+                    .await?
+            }
+            None => {
+                sqlx::query_scalar("SELECT body FROM webhooks ORDER BY created_at, id").fetch_all(&self.reads).await?
+            }
+        };
+        bodies.iter().map(|body| from_body(body)).collect()
+    }
+
+    pub async fn webhook(&self, id: &str) -> Result<Option<Webhook>, Error> {
+        let body: Option<String> =
+            sqlx::query_scalar("SELECT body FROM webhooks WHERE id = $1").bind(id).fetch_optional(&self.reads).await?;
+        body.as_deref().map(from_body).transpose()
+    }
+
+    pub async fn delete_webhook(&self, organisation: &str, id: &str) -> Result<bool, Error> {
+        let done = sqlx::query("DELETE FROM webhooks WHERE organisation = $1 AND id = $2")
+            .bind(organisation)
+            .bind(id)
+            .execute(&self.writes)
+            .await?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    pub async fn cursor(&self, name: &str) -> Result<Option<i64>, Error> {
+        Ok(sqlx::query_scalar("SELECT seq FROM cursors WHERE name = $1").bind(name).fetch_optional(&self.reads).await?)
+    }
+
+    /// Never moves back: of two servers the one that is further wins.
+    pub async fn set_cursor(&self, name: &str, seq: i64) -> Result<(), Error> {
+        sqlx::query(
+            "INSERT INTO cursors (name, seq) VALUES ($1, $2) \
+             ON CONFLICT (name) DO UPDATE SET seq = EXCLUDED.seq WHERE cursors.seq < EXCLUDED.seq",
+        )
+        .bind(name)
+        .bind(seq)
+        .execute(&self.writes)
+        .await?;
+        Ok(())
+    }
+}

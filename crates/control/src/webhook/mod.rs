@@ -1,0 +1,126 @@
+//! Events sent to those who asked: signed, retried, in the durable queue.
+//!
+//! A body is signed with HMAC-SHA256 of `{timestamp}.{body}`; the header `Cove-Signature: t=…,v1=…` carries both, so
+//! that an old delivery cannot be played again unnoticed. Retries reuse the delivery's id.
+
+use std::time::Duration;
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+
+use crate::clock::Timestamp;
+use crate::event::{Event, EventFilter};
+use crate::job::NewJob;
+use crate::{App, Caller, Error, Scope, random};
+
+/// How long a receiver may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+const CURSOR: &str = "webhooks";
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Webhook {
+    pub id: String,
+    pub organisation: String,
+    pub url: String,
+    /// Kinds of event; all where empty.
+    pub kinds: Vec<String>,
+    /// What deliveries are signed with.
+    pub secret: String,
+    pub created_at: Timestamp,
+}
+
+impl Webhook {
+    fn wants(&self, event: &Event) -> bool {
+        self.organisation == event.organisation && (self.kinds.is_empty() || self.kinds.contains(&event.kind))
+    }
+}
+
+/// The signature header of a body.
+pub fn signature(secret: &str, at: Timestamp, body: &[u8]) -> String {
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("HMAC takes a key of any length");
+    mac.update(at.as_second().to_string().as_bytes());
+    mac.update(b".");
+    mac.update(body);
+    format!("t={},v1={}", at.as_second(), hex::encode(mac.finalize().into_bytes()))
+}
+
+impl App {
+    pub async fn create_webhook(&self, caller: &Caller, url: &str, kinds: Vec<String>) -> Result<Webhook, Error> {
+        caller.require(Scope::Admin)?;
+        let parsed = reqwest::Url::parse(url).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+        if parsed.is_none() || url.len() > 2048 {
+            return Err(Error::invalid("url", "an http or https URL"));
+        }
+        let webhook = Webhook {
+            id: random::id("hook"),
+            organisation: caller.organisation.clone(),
+            url: url.to_owned(),
+            kinds,
+            secret: random::token(),
+            created_at: self.now(),
+        };
+        if self.store().cursor(CURSOR).await?.is_none() {
+            self.store().set_cursor(CURSOR, self.store().last_event().await?).await?;
+        }
+        self.store().insert_webhook(&webhook).await?;
+        self.audit(caller, "webhook.create", &webhook.id);
+        Ok(webhook)
+    }
+
+    pub async fn list_webhooks(&self, caller: &Caller) -> Result<Vec<Webhook>, Error> {
+        caller.require(Scope::Admin)?;
+        self.store().webhooks(Some(&caller.organisation)).await
+    }
+
+    pub async fn delete_webhook(&self, caller: &Caller, id: &str) -> Result<(), Error> {
+        caller.require(Scope::Admin)?;
+        self.audit(caller, "webhook.delete", id);
+        let deleted = self.store().delete_webhook(&caller.organisation, id).await?;
+        if deleted { Ok(()) } else { Err(Error::not_found("webhook", id)) }
+    }
+
+    /// Queues what happened since the last time; the queue's keys keep two servers from sending twice.
+    pub(crate) async fn queue_webhooks(&self) -> Result<(), Error> {
+        let Some(after) = self.store().cursor(CURSOR).await? else { return Ok(()) };
+        let events = self.store().events(&EventFilter::default(), after, 500).await?;
+        let Some(last) = events.last().map(|event| event.seq) else { return Ok(()) };
+        let webhooks = self.store().webhooks(None).await?;
+        for event in &events {
+            for webhook in webhooks.iter().filter(|webhook| webhook.wants(event)) {
+                let job = NewJob {
+                    kind: "webhook.deliver".into(),
+                    subject: webhook.id.clone(),
+                    organisation: webhook.organisation.clone(),
+                    server: None,
+                    unique_key: None,
+                    run_at: self.now(),
+                    payload: serde_json::json!(event),
+                };
+                let id = format!("delivery_{}_{}", webhook.id, event.seq);
+                self.store().add_job(&id, &job, self.now().as_millisecond()).await?;
+            }
+        }
+        self.store().set_cursor(CURSOR, last).await
+    }
+
+    pub(crate) async fn deliver_webhook(&self, job: &crate::job::Job) -> Result<(), Error> {
+        // Removed in the meantime: nobody waits for it.
+        let Some(webhook) = self.store().webhook(&job.subject).await? else { return Ok(()) };
+        let body = serde_json::to_vec(&job.payload).map_err(Error::internal)?;
+        let failed = |reason: String| Error::internal(format!("deliver to {}: {reason}", webhook.url));
+        let answer = self
+            .http()
+            .post(&webhook.url)
+            .header("content-type", "application/json")
+            .header("cove-webhook-id", &webhook.id)
+            .header("cove-delivery-id", &job.id)
+            .header("cove-signature", signature(&webhook.secret, self.now(), &body))
+            .timeout(PATIENCE)
+            .body(body)
+            .send()
+            .await
+            .map_err(|error| failed(error.to_string()))?;
+        if answer.status().is_success() { Ok(()) } else { Err(failed(format!("answered {}", answer.status()))) }
+    }
+}
