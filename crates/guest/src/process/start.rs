@@ -119,6 +119,11 @@ fn ends(stdio: Stdio, user: &User) -> std::result::Result<(Ends, Theirs), Errno>
         }
         _ => (None, open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?),
     };
+    // A pipe is its maker's alone, but programs open theirs again by name (`> /dev/stderr`, /proc/PID/fd). Refused where
+    // the id has no place in the sandbox, and then the program could not have run as that user anyway.
+    for theirs in [&their_output, &their_error].into_iter().chain(input.is_some().then_some(&their_input)) {
+        let _ = fchown(theirs, Some(Uid::from_raw(user.uid)), None::<Gid>);
+    }
     // Only our ends: the flag belongs to the open file, and programs do not expect it on theirs.
     for ours in [Some(&output), Some(&error), input.as_ref()].into_iter().flatten() {
         fcntl_setfl(ours, OFlags::NONBLOCK)?;
