@@ -27,6 +27,7 @@ pub mod config;
 pub mod door;
 pub mod error;
 pub mod event;
+pub mod git;
 pub mod guest;
 pub mod interpreter;
 pub mod job;

@@ -1,5 +1,6 @@
 //! The API dialects on one port, each below its prefix. A door translates and decides nothing.
 
+pub mod daytona;
 pub mod e2b;
 pub mod native;
 
@@ -17,6 +18,7 @@ pub fn router(app: App) -> Router {
     Router::new()
         .route("/healthz", get(health))
         .with_state(app.clone())
+        .nest("/daytona", daytona::router(app.clone(), crate::interpreter::Interpreter::default()))
         .nest("/api", native::router(app))
         // Outermost: a sandbox's host name decides before any path does.
         .layer(axum::middleware::from_fn_with_state(e2b, e2b::intercept))

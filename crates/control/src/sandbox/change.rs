@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use cove_engine::SandboxId;
 
-use super::create::{check_labels, check_name};
+use super::create::{check_env, check_labels, check_name};
 use super::{LimitsChange, NetworkPolicy, Sandbox, State, TimersChange};
 use crate::event::Kind;
 use crate::store::Written;
@@ -79,6 +79,26 @@ impl App {
             Ok(())
         })
         .await
+    }
+
+    /// What every process that is started from now on inherits, after a restart too. For doors that have checked who
+    /// asks; processes inside are told by the guest.
+    pub(crate) async fn change_env(
+        &self,
+        id: &SandboxId,
+        change: impl Fn(&mut BTreeMap<String, String>),
+    ) -> Result<Sandbox, Error> {
+        let _lock = self.locks().lock(id).await;
+        for _ in 0..ATTEMPTS {
+            let mut sandbox = self.there(id).await?;
+            change(&mut sandbox.env);
+            check_env(&sandbox.env)?;
+            let event = self.sandbox_event(&sandbox, Kind::Updated);
+            if self.store().update_sandbox(&mut sandbox, Some(&event)).await? == Written::Done {
+                return Ok(sandbox);
+            }
+        }
+        Err(overtaken(id))
     }
 
     pub async fn set_public(&self, caller: &Caller, id_or_name: &str, public: Visibility) -> Result<Sandbox, Error> {

@@ -1,0 +1,256 @@
+//! Making a sandbox.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::door::daytona::Door;
+use crate::door::daytona::admit::Authenticated;
+use crate::door::daytona::body::Lenient;
+use crate::door::daytona::origin::Origin;
+use crate::door::daytona::problem::{Answer, Problem};
+use crate::door::daytona::view::{self, LONGEST_ARCHIVE_MINUTES};
+use crate::sandbox::network::{Access, NetworkPolicy};
+use crate::sandbox::{Expiry, LimitsChange, NewSandbox, TimersChange};
+use crate::{Caller, Error};
+
+/// What the original does where nothing is said.
+const ARCHIVE_DEFAULT_MINUTES: i64 = 7 * 24 * 60;
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Body {
+    name: Option<String>,
+    snapshot: Option<String>,
+    user: Option<String>,
+    env: Option<BTreeMap<String, String>>,
+    labels: Option<BTreeMap<String, String>>,
+    public: Option<bool>,
+    network_block_all: Option<bool>,
+    network_allow_list: Option<String>,
+    domain_allow_list: Option<String>,
+    cpu: Option<f64>,
+    gpu: Option<f64>,
+    memory: Option<f64>,
+    disk: Option<f64>,
+    auto_stop_interval: Option<i64>,
+    auto_pause_interval: Option<i64>,
+    auto_archive_interval: Option<i64>,
+    auto_delete_interval: Option<i64>,
+    ttl_minutes: Option<i64>,
+    volumes: Option<Vec<Value>>,
+    secrets: Option<Value>,
+    build_info: Option<BuildInfo>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct BuildInfo {
+    dockerfile_content: String,
+}
+
+fn bad(message: impl Into<String>) -> Problem {
+    Problem::api(StatusCode::BAD_REQUEST, "BAD_REQUEST", message)
+}
+
+/// Answers when the sandbox runs, so that no client needs to wait by polling. It must be 200: the Python SDK takes 201
+/// for nothing.
+pub async fn create(
+    State(door): State<Door>,
+    Authenticated(caller): Authenticated,
+    origin: Origin,
+    Lenient(body): Lenient<Body>,
+) -> Answer<Json<Value>> {
+    let template = template(&door, &caller, &body).await?;
+    refuse_what_is_not_offered(&body)?;
+    let limits = limits(body.cpu, body.memory, body.disk)?;
+    let network = network(body.network_block_all, body.network_allow_list, body.domain_allow_list).unwrap_or_default();
+    let new = NewSandbox {
+        timers: timers(&Intervals {
+            stop: body.auto_stop_interval,
+            pause: body.auto_pause_interval,
+            archive: Some(body.auto_archive_interval.unwrap_or(ARCHIVE_DEFAULT_MINUTES)),
+            delete: body.auto_delete_interval,
+            lifetime: body.ttl_minutes,
+        })?,
+        name: body.name.filter(|name| !name.is_empty()),
+        template: Some(template),
+        labels: body.labels.unwrap_or_default(),
+        env: body.env.unwrap_or_default(),
+        limits,
+        network,
+        user: body.user.filter(|user| !user.is_empty()),
+        public: body.public.unwrap_or(false),
+        ..NewSandbox::default()
+    };
+    let sandbox = door.app.create_sandbox(&caller, new).await?;
+    Ok(Json(view::sandbox(&sandbox, &origin)))
+}
+
+/// A snapshot's name, or the image of a Dockerfile that does nothing but name one.
+async fn template(door: &Door, caller: &Caller, body: &Body) -> Answer<String> {
+    let snapshot = body.snapshot.clone().filter(|name| !name.is_empty());
+    let Some(build) = &body.build_info else {
+        let Some(name) = snapshot else { return Ok("base".into()) };
+        return match door.app.template(caller, &name).await {
+            Ok(template) => Ok(template.name),
+            Err(Error::NotFound { .. }) => {
+                Err(bad(format!("snapshot {name} not found; GET /snapshots lists those there are")))
+            }
+            Err(error) => Err(error.into()),
+        };
+    };
+    if snapshot.is_some() {
+        return Err(bad("a sandbox is made from a snapshot or from an image, not from both"));
+    }
+    let image = plain_image(&build.dockerfile_content)
+        .ok_or_else(|| bad("building images is not offered by this server; use a snapshot or a plain image name"))?;
+    match door.app.template(caller, image).await {
+        Ok(template) => Ok(template.name),
+        Err(Error::NotFound { .. }) => {
+            Err(bad(format!("this server has no template named {image}; GET /snapshots lists those there are")))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The image of a Dockerfile with a single `FROM`: what the SDKs make of `image="name"`.
+fn plain_image(dockerfile: &str) -> Option<&str> {
+    let mut lines = dockerfile.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let image = lines.next()?.strip_prefix("FROM ")?.trim();
+    (lines.next().is_none() && !image.contains(' ')).then_some(image)
+}
+
+fn refuse_what_is_not_offered(body: &Body) -> Answer<()> {
+    if body.gpu.is_some_and(|gpu| gpu > 0.0) {
+        return Err(bad("GPUs are not offered by this server"));
+    }
+    if body.volumes.as_ref().is_some_and(|volumes| !volumes.is_empty()) {
+        return Err(bad("volumes are not offered by this server"));
+    }
+    let secrets = match &body.secrets {
+        Some(Value::Array(secrets)) => !secrets.is_empty(),
+        Some(Value::Object(secrets)) => !secrets.is_empty(),
+        _ => false,
+    };
+    if secrets {
+        return Err(bad("secrets are not offered by this server; pass env"));
+    }
+    Ok(())
+}
+
+/// Whole gibibytes and processors, as this dialect counts.
+pub fn limits(cpu: Option<f64>, memory: Option<f64>, disk: Option<f64>) -> Answer<LimitsChange> {
+    const GIB: f64 = (1u64 << 30) as f64;
+    for (name, value) in [("cpu", cpu), ("memory", memory), ("disk", disk)] {
+        if value.is_some_and(|value| !(value.is_finite() && value >= 1.0)) {
+            return Err(bad(format!("{name} must be at least 1")));
+        }
+    }
+    let bytes = |gib: Option<f64>| gib.map(|gib| (gib * GIB) as u64);
+    Ok(LimitsChange { cpus: cpu, memory: bytes(memory), disk: bytes(disk), pids: None })
+}
+
+/// `None` where nothing was said about the network.
+pub fn network(block: Option<bool>, allow: Option<String>, domains: Option<String>) -> Option<NetworkPolicy> {
+    let list = |text: &Option<String>| -> Vec<String> {
+        let entries = text.iter().flat_map(|text| text.split(','));
+        entries.map(str::trim).filter(|entry| !entry.is_empty()).map(str::to_owned).collect()
+    };
+    let allowed: Vec<String> = [list(&allow), list(&domains)].concat();
+    match (block, allowed.is_empty()) {
+        (Some(true), _) => Some(NetworkPolicy::closed()),
+        (_, false) => Some(NetworkPolicy { access: Access::Closed, allow: allowed, ..NetworkPolicy::default() }),
+        (Some(false), true) => Some(NetworkPolicy::default()),
+        (None, true) if allow.is_some() || domains.is_some() => Some(NetworkPolicy::default()),
+        (None, true) => None,
+    }
+}
+
+/// Minutes, as this dialect has them.
+#[derive(Default)]
+pub struct Intervals {
+    /// 0 is never.
+    pub stop: Option<i64>,
+    /// Instead of a stop; 0 is never.
+    pub pause: Option<i64>,
+    /// 0 is the longest there is.
+    pub archive: Option<i64>,
+    /// Negative is never; 0 deletes at the stop.
+    pub delete: Option<i64>,
+    /// 0 is none.
+    pub lifetime: Option<i64>,
+}
+
+pub fn timers(intervals: &Intervals) -> Answer<TimersChange> {
+    let minutes = |name: &str, value: i64| match u64::try_from(value) {
+        Ok(value) => Ok(value.saturating_mul(60)),
+        Err(_) => Err(bad(format!("{name} must not be negative"))),
+    };
+    let mut change = TimersChange::default();
+    if let Some(stop) = intervals.stop {
+        let seconds = minutes("autoStopInterval", stop)?;
+        change.idle_seconds = Some((seconds > 0).then_some(seconds));
+        change.at_idle = Some(Expiry::Stop);
+    }
+    if let Some(pause) = intervals.pause {
+        let seconds = minutes("autoPauseInterval", pause)?;
+        if seconds > 0 && intervals.stop.is_some_and(|stop| stop > 0) {
+            return Err(bad("autoStopInterval and autoPauseInterval exclude each other"));
+        }
+        if seconds > 0 {
+            change.idle_seconds = Some(Some(seconds));
+            change.at_idle = Some(Expiry::Pause);
+        }
+    }
+    if let Some(archive) = intervals.archive {
+        let seconds = minutes("autoArchiveInterval", archive)?;
+        let seconds = if seconds == 0 { LONGEST_ARCHIVE_MINUTES * 60 } else { seconds };
+        change.archive_after_seconds = Some(Some(seconds));
+    }
+    if let Some(delete) = intervals.delete {
+        change.ephemeral = Some(delete == 0);
+        change.delete_after_seconds = Some((delete > 0).then(|| delete as u64 * 60));
+    }
+    if let Some(lifetime) = intervals.lifetime {
+        let seconds = minutes("ttlMinutes", lifetime)?;
+        change.lifetime_seconds = Some((seconds > 0).then_some(seconds));
+        change.at_deadline = Some(Expiry::Destroy);
+    }
+    Ok(change)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_name_is_told_from_a_build() {
+        assert_eq!(plain_image("FROM python:3.12\n"), Some("python:3.12"));
+        assert_eq!(plain_image("# mine\nFROM base\n\n"), Some("base"));
+        assert_eq!(plain_image("FROM python:3.12\nRUN pip install numpy\n"), None);
+        assert_eq!(plain_image("FROM a AS b"), None);
+    }
+
+    #[test]
+    fn intervals_mean_what_the_dialect_says() {
+        let change = timers(&Intervals { stop: Some(0), delete: Some(0), ..Intervals::default() }).unwrap();
+        assert_eq!((change.idle_seconds, change.ephemeral), (Some(None), Some(true)));
+        let change = timers(&Intervals { delete: Some(-1), archive: Some(0), ..Intervals::default() }).unwrap();
+        assert_eq!((change.delete_after_seconds, change.ephemeral), (Some(None), Some(false)));
+        assert_eq!(change.archive_after_seconds, Some(Some(LONGEST_ARCHIVE_MINUTES * 60)));
+        assert!(timers(&Intervals { stop: Some(-5), ..Intervals::default() }).is_err());
+    }
+
+    #[test]
+    fn a_list_of_addresses_closes_all_others() {
+        let policy = network(None, Some("1.2.3.4/32, 10.0.0.0/8".into()), None).unwrap();
+        assert_eq!((policy.access, policy.allow.len()), (Access::Closed, 2));
+        assert_eq!(network(Some(true), None, None), Some(NetworkPolicy::closed()));
+        assert_eq!(network(None, None, None), None);
+    }
+}

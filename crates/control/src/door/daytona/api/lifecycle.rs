@@ -1,0 +1,71 @@
+//! Start, stop, pause, archive, recover, destroy. Each answers when it is done.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use serde_json::Value;
+
+use crate::door::daytona::Door;
+use crate::door::daytona::admit::Authenticated;
+use crate::door::daytona::origin::Origin;
+use crate::door::daytona::problem::{Answer, Problem};
+use crate::door::daytona::view;
+
+type One = Answer<Json<Value>>;
+
+pub async fn start(
+    State(door): State<Door>,
+    Authenticated(caller): Authenticated,
+    origin: Origin,
+    Path(id): Path<String>,
+) -> One {
+    Ok(Json(view::sandbox(&door.app.start(&caller, &id).await?, &origin)))
+}
+
+pub async fn stop(
+    State(door): State<Door>,
+    Authenticated(caller): Authenticated,
+    origin: Origin,
+    Path(id): Path<String>,
+) -> One {
+    Ok(Json(view::sandbox(&door.app.stop(&caller, &id).await?, &origin)))
+}
+
+pub async fn pause(
+    State(door): State<Door>,
+    Authenticated(caller): Authenticated,
+    origin: Origin,
+    Path(id): Path<String>,
+) -> One {
+    Ok(Json(view::sandbox(&door.app.pause(&caller, &id).await?, &origin)))
+}
+
+pub async fn archive(
+    State(door): State<Door>,
+    Authenticated(caller): Authenticated,
+    origin: Origin,
+    Path(id): Path<String>,
+) -> One {
+    let sandbox = door.app.sandbox(&caller, &id).await?;
+    if sandbox.timers.ephemeral {
+        return Err(Problem::bad_request("an ephemeral sandbox is deleted when it stops and cannot be archived"));
+    }
+    Ok(Json(view::sandbox(&door.app.archive(&caller, &id).await?, &origin)))
+}
+
+pub async fn recover(
+    State(door): State<Door>,
+    Authenticated(caller): Authenticated,
+    origin: Origin,
+    Path(id): Path<String>,
+) -> One {
+    Ok(Json(view::sandbox(&door.app.recover(&caller, &id).await?, &origin)))
+}
+
+pub async fn destroy(
+    State(door): State<Door>,
+    Authenticated(caller): Authenticated,
+    origin: Origin,
+    Path(id): Path<String>,
+) -> One {
+    Ok(Json(view::sandbox(&door.app.destroy(&caller, &id).await?, &origin)))
+}

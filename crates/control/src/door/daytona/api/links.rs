@@ -1,0 +1,130 @@
+//! Ways into one sandbox: its toolbox, its ports, its files.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::door::daytona::Door;
+use crate::door::daytona::admit::Authenticated;
+use crate::door::daytona::origin::Origin;
+use crate::door::daytona::problem::{Answer, Problem};
+use crate::door::daytona::query::Pairs;
+use crate::door::daytona::token::Memory;
+use crate::sandbox::Sandbox;
+use crate::{Caller, Scope, random};
+
+/// Browsers cannot send headers with a WebSocket; their SDK asks for this port's token and shows it to the toolbox.
+const TOOLBOX_PORT: u16 = 1;
+
+const SIGNED_DEFAULT_SECONDS: i64 = 60;
+const SIGNED_LONGEST_SECONDS: i64 = 24 * 60 * 60;
+
+pub async fn toolbox(
+    State(door): State<Door>,
+    Authenticated(caller): Authenticated,
+    origin: Origin,
+    Path(id): Path<String>,
+) -> Answer<Json<Value>> {
+    door.app.sandbox(&caller, &id).await?;
+    Ok(Json(json!({ "url": origin.toolbox() })))
+}
+
+fn checked(port: u32) -> Answer<u16> {
+    u16::try_from(port)
+        .ok()
+        .filter(|port| *port > 0)
+        .ok_or_else(|| Problem::bad_request(format!("port {port} is not between 1 and 65535")))
+}
+
+pub async fn preview(
+    State(door): State<Door>,
+    Authenticated(caller): Authenticated,
+    origin: Origin,
+    Path((id, port)): Path<(String, u32)>,
+) -> Answer<Json<Value>> {
+    let port = checked(port)?;
+    let sandbox = door.app.sandbox(&caller, &id).await?;
+    // A link to a port is handed on; it must not open the toolbox.
+    let token = if port == TOOLBOX_PORT { &sandbox.access_token } else { &sandbox.traffic_token };
+    let url = origin.preview(sandbox.id.as_str(), port);
+    Ok(Json(json!({ "sandboxId": sandbox.id.as_str(), "url": url, "token": token })))
+}
+
+/// Changes what the sandbox remembers for this door.
+async fn remember(door: &Door, caller: &Caller, id: &str, change: impl FnOnce(&mut Memory)) -> Answer<Sandbox> {
+    caller.require(Scope::Write)?;
+    let sandbox = door.app.sandbox(caller, id).await?;
+    let mut memory = Memory::of(&sandbox);
+    change(&mut memory);
+    let changed = memory.into_door(&sandbox)?;
+    Ok(door.app.set_door(caller, sandbox.id.as_str(), changed).await?)
+}
+
+pub async fn signed_preview(
+    State(door): State<Door>,
+    Authenticated(caller): Authenticated,
+    origin: Origin,
+    Path((id, port)): Path<(String, u32)>,
+    pairs: Pairs,
+) -> Answer<Json<Value>> {
+    let port = checked(port)?;
+    let seconds = pairs.number("expiresInSeconds")?.unwrap_or(SIGNED_DEFAULT_SECONDS);
+    if !(1..=SIGNED_LONGEST_SECONDS).contains(&seconds) {
+        return Err(Problem::bad_request("expiresInSeconds must be between 1 and 86400"));
+    }
+    let token = random::hex(16);
+    let now = door.app.now().as_second();
+    let sandbox = remember(&door, &caller, &id, |memory| memory.add_preview(&token, port, now + seconds, now)).await?;
+    let url = origin.signed_preview(sandbox.id.as_str(), port, &token);
+    Ok(Json(json!({ "sandboxId": sandbox.id.as_str(), "port": port, "token": token, "url": url })))
+}
+
+pub async fn end_signed_preview(
+    State(door): State<Door>,
+    Authenticated(caller): Authenticated,
+    Path((id, port, token)): Path<(String, u32, String)>,
+) -> Answer<StatusCode> {
+    let port = checked(port)?;
+    remember(&door, &caller, &id, |memory| memory.end_preview(&token, port)).await?;
+    Ok(StatusCode::OK)
+}
+
+/// A bare JSON string; made when first asked for.
+pub async fn signing_key(
+    State(door): State<Door>,
+    Authenticated(caller): Authenticated,
+    Path(id): Path<String>,
+) -> Answer<Json<String>> {
+    caller.require(Scope::Write)?;
+    let sandbox = door.app.sandbox(&caller, &id).await?;
+    match Memory::of(&sandbox).signing_key {
+        Some(key) => Ok(Json(key)),
+        None => new_signing_key(&door, &caller, &id).await,
+    }
+}
+
+/// Every URL signed before is worthless from now on.
+pub async fn rotate_signing_key(
+    State(door): State<Door>,
+    Authenticated(caller): Authenticated,
+    Path(id): Path<String>,
+) -> Answer<Json<String>> {
+    new_signing_key(&door, &caller, &id).await
+}
+
+async fn new_signing_key(door: &Door, caller: &Caller, id: &str) -> Answer<Json<String>> {
+    let key = random::token();
+    remember(door, caller, id, |memory| memory.signing_key = Some(key.clone())).await?;
+    Ok(Json(key))
+}
+
+/// No history of measurements is kept for this dialect; the newest are at the toolbox.
+pub async fn no_series(
+    State(door): State<Door>,
+    Authenticated(caller): Authenticated,
+    Path(id): Path<String>,
+) -> Answer<Json<Value>> {
+    door.app.sandbox(&caller, &id).await?;
+    Ok(Json(json!({ "series": [] })))
+}

@@ -1,0 +1,104 @@
+//! A port of a sandbox, by path: `/daytona/preview/{sandbox}/{port}/…`, or `{port}~{token}` for a signed link.
+//!
+//! By path, because a client only puts paths behind the link it was given, and a path works without any DNS.
+
+use axum::extract::Request;
+use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::response::Response;
+
+use super::admit::{TOKEN_HEADER, TOKEN_QUERY, bearer, not_running, unauthorised};
+use super::problem::{Answer, Problem};
+use super::query::Pairs;
+use super::token::{Memory, same};
+use super::{Door, forward};
+use crate::sandbox::Sandbox;
+
+struct Target {
+    sandbox: String,
+    port: u16,
+    token: Option<String>,
+    uri: Uri,
+}
+
+fn split(uri: &Uri) -> Option<Target> {
+    let mut segments = uri.path().strip_prefix('/')?.splitn(3, '/');
+    let (sandbox, place) = (segments.next()?.to_owned(), segments.next()?);
+    let (port, token) = match place.split_once('~') {
+        Some((port, token)) => (port, Some(token.to_owned())),
+        None => (place, None),
+    };
+    // Our own token is not the application's to see.
+    let kept: Vec<&str> = uri
+        .query()
+        .into_iter()
+        .flat_map(|query| query.split('&'))
+        .filter(|pair| !pair.starts_with(TOKEN_QUERY))
+        .collect();
+    let query = if kept.is_empty() { String::new() } else { format!("?{}", kept.join("&")) };
+    let uri = format!("/{}{query}", segments.next().unwrap_or_default()).parse().ok()?;
+    Some(Target { sandbox, port: port.parse().ok().filter(|port| *port != 0)?, token, uri })
+}
+
+pub async fn serve(door: Door, mut request: Request) -> Answer<Response> {
+    let Some(target) = split(request.uri()) else {
+        let message = "a preview is /daytona/preview/SANDBOX/PORT/…";
+        return Err(Problem::api(StatusCode::NOT_FOUND, "NOT_FOUND", message));
+    };
+    let pairs = Pairs::parse(request.uri().query().unwrap_or_default());
+    let sandbox = admit(&door, &target, request.headers(), &pairs).await?;
+    let below = match &target.token {
+        Some(token) => format!("/daytona/preview/{}/{}~{token}", target.sandbox, target.port),
+        None => format!("/daytona/preview/{}/{}", target.sandbox, target.port),
+    };
+    strip(request.headers_mut());
+    *request.uri_mut() = target.uri;
+    let (_, guest) = door.app.reach_any(sandbox.id.as_str()).await.map_err(not_running)?;
+    forward::to_port(&guest, target.port, &below, request).await
+}
+
+async fn admit(door: &Door, target: &Target, headers: &HeaderMap, pairs: &Pairs) -> Answer<Sandbox> {
+    let Ok(sandbox) = door.app.sandbox_any(&target.sandbox).await else { return Err(unauthorised()) };
+    if sandbox.public {
+        return Ok(sandbox);
+    }
+    let shown = headers.get(TOKEN_HEADER).and_then(|value| value.to_str().ok()).or(pairs.one(TOKEN_QUERY));
+    if shown.is_some_and(|shown| same(shown, &sandbox.traffic_token) || same(shown, &sandbox.access_token)) {
+        return Ok(sandbox);
+    }
+    let signed = |token: &String| Memory::of(&sandbox).opens_preview(token, target.port, door.app.now().as_second());
+    if target.token.as_ref().is_some_and(signed) {
+        return Ok(sandbox);
+    }
+    match bearer(headers) {
+        Some(key) => {
+            let caller = door.app.authenticate(key).await?;
+            // Another organisation's key opens nothing.
+            Ok(door.app.sandbox(&caller, sandbox.id.as_str()).await?)
+        }
+        None => Err(unauthorised()),
+    }
+}
+
+/// What was meant for us goes no further.
+fn strip(headers: &mut HeaderMap) {
+    headers.remove(TOKEN_HEADER);
+    if bearer(headers).is_some() {
+        headers.remove(header::AUTHORIZATION);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_preview_path_names_sandbox_port_and_maybe_a_token() {
+        let target = split(&"/abc/3000/a/b%20c?x=1&DAYTONA_SANDBOX_AUTH_KEY=s".parse().unwrap()).unwrap();
+        assert_eq!((target.sandbox.as_str(), target.port, target.token), ("abc", 3000, None));
+        assert_eq!(target.uri.to_string(), "/a/b%20c?x=1");
+        let target = split(&"/abc/3000~tok".parse().unwrap()).unwrap();
+        assert_eq!((target.port, target.token.as_deref(), target.uri.to_string().as_str()), (3000, Some("tok"), "/"));
+        assert!(split(&"/abc/0/".parse().unwrap()).is_none());
+        assert!(split(&"/abc/http/".parse().unwrap()).is_none());
+    }
+}

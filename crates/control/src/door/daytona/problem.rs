@@ -1,0 +1,148 @@
+//! What this dialect says when something does not work.
+//!
+//! The SDKs read `message`, `code` and `source`, and pick their exception by the pair of source and code before they
+//! look at the status. Every error of the door goes through [`Problem`], so that none leaves without the three.
+
+use axum::Json;
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use cove_protocol::FailureKind;
+use serde_json::json;
+
+use crate::guest::GuestError;
+
+/// Which of the original's parts would have said it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Speaker {
+    /// The control plane.
+    Api,
+    /// The toolbox in a sandbox.
+    Daemon,
+    /// What stands between the two.
+    Proxy,
+}
+
+impl Speaker {
+    fn name(self) -> &'static str {
+        match self {
+            Speaker::Api => "DAYTONA_API",
+            Speaker::Daemon => "DAYTONA_DAEMON",
+            Speaker::Proxy => "DAYTONA_PROXY",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    pub status: StatusCode,
+    pub code: &'static str,
+    pub speaker: Speaker,
+    pub message: String,
+}
+
+pub type Answer<T> = Result<T, Problem>;
+
+impl Problem {
+    pub fn daemon(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Problem { status, code, speaker: Speaker::Daemon, message: message.into() }
+    }
+
+    pub fn api(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Problem { status, code, speaker: Speaker::Api, message: message.into() }
+    }
+
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Problem::daemon(StatusCode::BAD_REQUEST, "BAD_REQUEST", message)
+    }
+
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Problem::daemon(StatusCode::NOT_FOUND, "NOT_FOUND", message)
+    }
+
+    pub fn conflict(message: impl Into<String>) -> Self {
+        Problem::daemon(StatusCode::CONFLICT, "CONFLICT", message)
+    }
+
+    pub fn gone(code: &'static str, message: impl Into<String>) -> Self {
+        Problem::daemon(StatusCode::GONE, code, message)
+    }
+
+    /// Something this server does not offer, said so that the reader need not look further.
+    pub fn not_offered(message: impl Into<String>) -> Self {
+        Problem::daemon(StatusCode::NOT_IMPLEMENTED, "NOT_IMPLEMENTED", message)
+    }
+
+    /// The whole envelope; `path` and `method` are known only where the request is.
+    pub fn envelope(&self, path: &str, method: &str) -> serde_json::Value {
+        json!({
+            "statusCode": self.status.as_u16(),
+            "message": self.message,
+            "code": self.code,
+            "source": self.speaker.name(),
+            "error": self.status.canonical_reason().unwrap_or("Error"),
+            "path": path,
+            "method": method,
+            "timestamp": jiff::Timestamp::now().to_string(),
+        })
+    }
+}
+
+impl From<GuestError> for Problem {
+    fn from(error: GuestError) -> Self {
+        match error {
+            GuestError::Failed(failure) => {
+                let (status, code) = of_kind(failure.kind);
+                Problem::daemon(status, code, failure.message)
+            }
+            GuestError::Unreachable(_) | GuestError::Protocol(_) => Problem {
+                status: StatusCode::BAD_GATEWAY,
+                code: "SANDBOX_UNREACHABLE",
+                speaker: Speaker::Proxy,
+                message: error.to_string(),
+            },
+            GuestError::Timeout(_) => Problem {
+                status: StatusCode::GATEWAY_TIMEOUT,
+                code: "REQUEST_TIMEOUT",
+                speaker: Speaker::Proxy,
+                message: error.to_string(),
+            },
+        }
+    }
+}
+
+fn of_kind(kind: FailureKind) -> (StatusCode, &'static str) {
+    match kind {
+        FailureKind::NotFound => (StatusCode::NOT_FOUND, "NOT_FOUND"),
+        FailureKind::AlreadyExists => (StatusCode::CONFLICT, "CONFLICT"),
+        FailureKind::PermissionDenied => (StatusCode::FORBIDDEN, "FORBIDDEN"),
+        FailureKind::NotADirectory
+        | FailureKind::IsADirectory
+        | FailureKind::NotEmpty
+        | FailureKind::InvalidArgument => (StatusCode::BAD_REQUEST, "BAD_REQUEST"),
+        FailureKind::Exhausted => (StatusCode::INSUFFICIENT_STORAGE, "RESOURCES_EXHAUSTED"),
+        FailureKind::WrongState => (StatusCode::GONE, "GONE"),
+        FailureKind::Refused => (StatusCode::BAD_GATEWAY, "CONNECTION_REFUSED"),
+        FailureKind::Unsupported => (StatusCode::NOT_IMPLEMENTED, "NOT_IMPLEMENTED"),
+        FailureKind::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_SERVER_ERROR"),
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.envelope("", ""))).into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// Writes the request's path and method into the envelope of a [`Problem`] on its way out.
+pub async fn name_the_request(request: Request, next: Next) -> Response {
+    let (path, method) = (request.uri().path().to_owned(), request.method().to_string());
+    let response = next.run(request).await;
+    match response.extensions().get::<Problem>() {
+        Some(problem) => (problem.status, Json(problem.envelope(&path, &method))).into_response(),
+        None => response,
+    }
+}

@@ -1,0 +1,67 @@
+//! Query strings in which a name may come more than once.
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use percent_encoding::percent_decode_str;
+
+use super::problem::Problem;
+
+/// All pairs, in order.
+#[derive(Debug, Default, Clone)]
+pub struct Pairs(Vec<(String, String)>);
+
+impl Pairs {
+    pub fn parse(query: &str) -> Self {
+        let decode = |text: &str| percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned();
+        let pairs = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (decode(name), decode(value))
+        });
+        Pairs(pairs.collect())
+    }
+
+    /// The first of the name that is not empty.
+    pub fn one(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(key, value)| is(key, name) && !value.is_empty()).map(|(_, value)| value.as_str())
+    }
+
+    /// Every one of the name, also written `name[]`.
+    pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(key, value)| is(key, name) && !value.is_empty()).map(|(_, value)| value.as_str())
+    }
+
+    /// A whole number.
+    pub fn number<T: std::str::FromStr>(&self, name: &'static str) -> Result<Option<T>, Problem> {
+        let Some(text) = self.one(name) else { return Ok(None) };
+        // Python writes a number that is a float as 10.0.
+        let whole = text.strip_suffix(".0").unwrap_or(text);
+        whole.parse().map(Some).map_err(|_| Problem::bad_request(format!("{name} {text:?} is not a whole number")))
+    }
+}
+
+fn is(key: &str, name: &str) -> bool {
+    key == name || key.strip_suffix("[]") == Some(name)
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Pairs {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        Ok(Pairs::parse(parts.uri.query().unwrap_or_default()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_come_again_and_in_both_spellings() {
+        let pairs = Pairs::parse("states=started&states[]=stopped&labels=%7B%22a%22%3A%22b%22%7D&limit=10.0&name=");
+        assert_eq!(pairs.all("states").collect::<Vec<_>>(), ["started", "stopped"]);
+        assert_eq!(pairs.one("labels"), Some(r#"{"a":"b"}"#));
+        assert_eq!(pairs.number::<u32>("limit").unwrap(), Some(10));
+        assert_eq!(pairs.one("name"), None);
+        assert!(Pairs::parse("limit=x").number::<u32>("limit").is_err());
+    }
+}

@@ -1,0 +1,136 @@
+//! What opens one sandbox without an API key: signed file URLs and signed previews.
+//!
+//! File URLs are signed by the client with a key that it asked for; ours to check. Both kinds are kept in what the
+//! sandbox remembers for this door, so they survive a restart and die with the sandbox.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::Error;
+use crate::sandbox::Sandbox;
+
+/// The door's own part of a sandbox's memory.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Memory {
+    /// What clients sign file URLs with.
+    pub signing_key: Option<String>,
+    pub previews: Vec<SignedPreview>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignedPreview {
+    /// SHA-256 of the token.
+    pub hash: String,
+    pub port: u16,
+    /// Unix seconds.
+    pub until: i64,
+}
+
+const KEY: &str = "daytona";
+/// Signed previews that one sandbox keeps; the oldest give way.
+const MOST_PREVIEWS: usize = 100;
+
+impl Memory {
+    pub fn of(sandbox: &Sandbox) -> Self {
+        sandbox.door.get(KEY).and_then(|own| serde_json::from_value(own.clone()).ok()).unwrap_or_default()
+    }
+
+    /// Beside what other doors remember.
+    pub fn into_door(self, sandbox: &Sandbox) -> Result<serde_json::Value, Error> {
+        let mut door = match &sandbox.door {
+            serde_json::Value::Object(door) => door.clone(),
+            _ => serde_json::Map::new(),
+        };
+        door.insert(KEY.into(), serde_json::to_value(self).map_err(Error::internal)?);
+        Ok(door.into())
+    }
+
+    pub fn add_preview(&mut self, token: &str, port: u16, until: i64, now: i64) {
+        self.previews.retain(|preview| preview.until > now);
+        let surplus = (self.previews.len() + 1).saturating_sub(MOST_PREVIEWS);
+        self.previews.drain(..surplus);
+        self.previews.push(SignedPreview { hash: hash(token), port, until });
+    }
+
+    pub fn end_preview(&mut self, token: &str, port: u16) {
+        let hash = hash(token);
+        self.previews.retain(|preview| preview.hash != hash || preview.port != port);
+    }
+
+    pub fn opens_preview(&self, token: &str, port: u16, now: i64) -> bool {
+        let hash = hash(token);
+        self.previews.iter().any(|preview| preview.port == port && preview.until > now && same(&preview.hash, &hash))
+    }
+
+    /// A file URL's signature: `v1_` and an HMAC over method, path and expiry; 0 never expires.
+    pub fn opens_file(&self, method: &str, path: &str, expires: &str, signature: &str, now: i64) -> bool {
+        let (Some(key), Ok(until)) = (&self.signing_key, expires.parse::<i64>()) else { return false };
+        if until != 0 && until <= now {
+            return false;
+        }
+        let Some(code) = signature.strip_prefix("v1_").and_then(|code| URL_SAFE_NO_PAD.decode(code).ok()) else {
+            return false;
+        };
+        let mut mac = Hmac::<Sha256>::new_from_slice(key.as_bytes()).expect("an HMAC takes a key of any length");
+        mac.update(format!("v1:files:{method}:{path}:{expires}").as_bytes());
+        mac.verify_slice(&code).is_ok()
+    }
+}
+
+fn hash(token: &str) -> String {
+    hex::encode(Sha256::digest(token.as_bytes()))
+}
+
+/// In a time that does not tell how much of it was right.
+pub fn same(shown: &str, held: &str) -> bool {
+    Sha256::digest(shown.as_bytes()) == Sha256::digest(held.as_bytes()) && !held.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sign(key: &str, text: &str) -> String {
+        let mut mac = Hmac::<Sha256>::new_from_slice(key.as_bytes()).unwrap();
+        mac.update(text.as_bytes());
+        format!("v1_{}", URL_SAFE_NO_PAD.encode(mac.finalize().into_bytes()))
+    }
+
+    #[test]
+    fn a_file_signature_is_good_for_one_method_path_and_time() {
+        let memory = Memory { signing_key: Some("k".into()), ..Memory::default() };
+        let signature = sign("k", "v1:files:GET:a.txt:100");
+        assert!(memory.opens_file("GET", "a.txt", "100", &signature, 99));
+        assert!(!memory.opens_file("GET", "a.txt", "100", &signature, 100));
+        assert!(!memory.opens_file("POST", "a.txt", "100", &signature, 99));
+        assert!(!memory.opens_file("GET", "b.txt", "100", &signature, 99));
+        assert!(!memory.opens_file("GET", "a.txt", "0", &signature, 99));
+        assert!(memory.opens_file("GET", "a.txt", "0", &sign("k", "v1:files:GET:a.txt:0"), 99));
+        assert!(!Memory::default().opens_file("GET", "a.txt", "0", &sign("", "v1:files:GET:a.txt:0"), 99));
+    }
+
+    #[test]
+    fn a_signed_preview_opens_its_port_until_its_time_or_its_end() {
+        let mut memory = Memory::default();
+        memory.add_preview("t", 3000, 100, 0);
+        assert!(memory.opens_preview("t", 3000, 99));
+        assert!(!memory.opens_preview("t", 3001, 99));
+        assert!(!memory.opens_preview("t", 3000, 100));
+        memory.end_preview("t", 3000);
+        assert!(!memory.opens_preview("t", 3000, 99));
+    }
+
+    #[test]
+    fn signed_previews_do_not_pile_up() {
+        let mut memory = Memory::default();
+        for number in 0..300 {
+            memory.add_preview(&number.to_string(), 1, 1000, 0);
+        }
+        assert_eq!(memory.previews.len(), MOST_PREVIEWS);
+        assert!(memory.opens_preview("299", 1, 1));
+    }
+}

@@ -1,0 +1,102 @@
+//! The toolbox: what the SDKs do inside one sandbox.
+//!
+//! The original runs a daemon in every sandbox and proxies to it. Here the host translates each call to the guest
+//! protocol; the client cannot tell. All that must outlive a call (sessions, their commands, terminals) lives in the
+//! guest as processes with tags, so a server that restarts finds it again.
+//!
+//! # Layout
+//! * [`files`], [`upload`], [`download`] · [`process`]: execute and code-run · [`session`] · [`terminal`]
+//! * [`interpreter`] · [`git`] · [`system`]: home, work directory, ports, measurements
+
+mod download;
+mod files;
+mod git;
+mod interpreter;
+mod output;
+mod process;
+mod session;
+mod system;
+mod terminal;
+mod upload;
+mod websocket;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+
+use crate::App;
+use crate::guest::Guest;
+use crate::interpreter::Interpreter;
+use crate::sandbox::Sandbox;
+
+/// The sandbox that a toolbox call is about. Whoever admits the request puts it into its extensions.
+#[derive(Clone)]
+pub struct Machine {
+    pub id: String,
+    pub guest: Guest,
+    /// Where commands start and relative paths begin; the user's home where absent.
+    pub cwd: Option<String>,
+    /// Shared by all requests of this server.
+    pub desk: Desk,
+    pub interpreter: Interpreter,
+    pub app: App,
+    pub sandbox: Sandbox,
+}
+
+impl Machine {
+    /// Relative paths begin where commands do.
+    fn path(&self, path: &str) -> String {
+        match &self.cwd {
+            Some(cwd) if !path.starts_with(['/', '~']) => format!("{}/{path}", cwd.trim_end_matches('/')),
+            _ => path.to_owned(),
+        }
+    }
+}
+
+/// The little that the door itself keeps in memory; losing it loses nothing but comfort.
+#[derive(Clone, Default)]
+pub struct Desk {
+    /// One command line at a time goes into a session's shell.
+    lines: Arc<Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>>,
+    /// The size a terminal was last given, which the kernel knows but nobody can ask the guest for.
+    sizes: Arc<Mutex<HashMap<String, cove_protocol::process::TerminalSize>>>,
+}
+
+impl Desk {
+    fn line(&self, session: String) -> Arc<tokio::sync::Mutex<()>> {
+        let mut lines = self.lines.lock().expect("nothing panics while it holds the lock");
+        // A lock that only the map holds is nobody's.
+        lines.retain(|_, lock| Arc::strong_count(lock) > 1);
+        lines.entry(session).or_default().clone()
+    }
+
+    fn size(&self, terminal: &str) -> Option<cove_protocol::process::TerminalSize> {
+        self.sizes.lock().expect("nothing panics while it holds the lock").get(terminal).copied()
+    }
+
+    fn set_size(&self, terminal: String, size: cove_protocol::process::TerminalSize) {
+        self.sizes.lock().expect("nothing panics while it holds the lock").insert(terminal, size);
+    }
+
+    fn forget_size(&self, terminal: &str) {
+        self.sizes.lock().expect("nothing panics while it holds the lock").remove(terminal);
+    }
+}
+
+/// Every toolbox path, below `/{sandbox}`. Requests must carry a [`Machine`].
+pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    Router::new()
+        .merge(system::router())
+        .merge(files::router())
+        .merge(upload::router())
+        .merge(download::router())
+        .merge(process::router())
+        .merge(session::router())
+        .merge(terminal::router())
+        .merge(git::router())
+        .merge(interpreter::router())
+        // Files are streamed and commands may be long; each handler bounds what it holds.
+        .layer(DefaultBodyLimit::disable())
+}

@@ -1,0 +1,161 @@
+//! One command, or one program's text, run to its end.
+
+use std::collections::BTreeMap;
+
+use axum::http::StatusCode;
+use axum::routing::post;
+use axum::{Extension, Json, Router};
+use cove_protocol::process::{Command, OnDisconnect, Selector, Spec, Stdio};
+use cove_protocol::{Failure, FailureKind, Reply, Request};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Machine, output};
+use crate::door::daytona::body::Lenient;
+use crate::door::daytona::problem::{Answer, Problem};
+use crate::guest::GuestError;
+
+pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    Router::new().route("/process/execute", post(execute)).route("/process/code-run", post(run_code))
+}
+
+/// Bash where the template has it, else what it has, to run `$1`.
+const SHELL: &str = "exec 2>&1; if command -v bash >/dev/null; then exec bash -c \"$1\"; fi; exec sh -c \"$1\"";
+
+/// For a command too long to be an argument: it comes by standard input and is read whole before it runs, so that it
+/// cannot eat its own text.
+const READ_AND_RUN: &str = "c=$(cat; printf x); eval \"${c%x}\" </dev/null";
+
+/// The longest command that is passed as an argument; the kernel takes 128 KiB.
+const LONGEST_ARGUMENT: usize = 100 << 10;
+
+/// Both streams go to one pipe, so that their order is the real one.
+const MERGED: &str = "exec 2>&1; exec \"$@\"";
+
+#[derive(Deserialize)]
+struct Execution {
+    #[serde(default)]
+    command: String,
+    #[serde(default)]
+    cwd: Option<String>,
+    #[serde(default, alias = "env")]
+    envs: Option<BTreeMap<String, String>>,
+    /// Seconds; absent or 0 is none.
+    #[serde(default)]
+    timeout: Option<f64>,
+}
+
+async fn execute(Extension(machine): Extension<Machine>, Lenient(body): Lenient<Execution>) -> Answer<Json<Value>> {
+    if body.command.trim().is_empty() {
+        return Err(Problem::bad_request("command is required"));
+    }
+    if body.command.contains('\0') {
+        return Err(Problem::bad_request("command holds a NUL byte"));
+    }
+    let short = body.command.len() <= LONGEST_ARGUMENT;
+    let line = if short { body.command.as_str() } else { READ_AND_RUN };
+    let mut spec = spec(&machine, &[SHELL, "sh", line], body.cwd, body.envs.unwrap_or_default(), body.timeout)?;
+    spec.stdio = if short { Stdio::Closed } else { Stdio::Piped };
+    let input = if short { &[] } else { body.command.as_bytes() };
+    let (code, result) = run(&machine, spec, input).await?;
+    Ok(Json(json!({ "exitCode": code, "result": result })))
+}
+
+fn spec(
+    machine: &Machine,
+    script: &[&str],
+    cwd: Option<String>,
+    env: BTreeMap<String, String>,
+    timeout: Option<f64>,
+) -> Answer<Spec> {
+    for name in env.keys() {
+        let fits =
+            name.bytes().enumerate().all(|(i, b)| b == b'_' || b.is_ascii_alphabetic() || i > 0 && b.is_ascii_digit());
+        if name.is_empty() || !fits {
+            return Err(Problem::bad_request(format!("{name:?} is not the name of an environment variable")));
+        }
+    }
+    let argv = ["/bin/sh", "-c"].iter().chain(script).map(|word| word.to_string()).collect();
+    let mut spec = Spec::new(Command::Argv(argv));
+    spec.env = env;
+    spec.cwd = cwd.filter(|cwd| !cwd.is_empty()).map(|cwd| machine.path(&cwd)).or_else(|| machine.cwd.clone());
+    spec.stdio = Stdio::Piped;
+    spec.timeout_ms = timeout.filter(|seconds| *seconds > 0.0).map(|seconds| (seconds * 1000.0) as u64);
+    // Nobody can ask for the result any more.
+    spec.on_disconnect = OnDisconnect::Kill;
+    Ok(spec)
+}
+
+async fn run(machine: &Machine, spec: Spec, input: &[u8]) -> Answer<(i32, String)> {
+    let timeout = spec.timeout_ms;
+    let piped = spec.stdio == Stdio::Piped;
+    let (reply, operation) = match machine.guest.open(&Request::Start(spec)).await {
+        Ok(started) => started,
+        // It was never started: the original tells that as a result.
+        Err(GuestError::Failed(Failure { kind: FailureKind::NotFound | FailureKind::NotADirectory, message })) => {
+            return Ok((-1, message));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let (mut from, mut to) = operation.split();
+    let feed = async {
+        if piped {
+            to.stdin(input).await?;
+            to.end().await?;
+        }
+        Ok::<(), GuestError>(())
+    };
+    let (_, read) = tokio::join!(feed, output::to_the_end(&mut from));
+    let (log, exit) = read?;
+    if let Reply::Started { pid, .. } = reply {
+        // Its output has been handed over; nobody will attach.
+        let _ = machine.guest.call(&Request::Forget { process: Selector::Pid(pid) }).await;
+    }
+    let exit = exit.ok_or_else(|| GuestError::Protocol("a process ended without an exit".into()))?;
+    if exit.timed_out {
+        let message =
+            format!("command execution timeout: not done within {} s", timeout.unwrap_or_default() as f64 / 1e3);
+        return Err(Problem::daemon(StatusCode::REQUEST_TIMEOUT, "PROCESS_EXECUTION_TIMEOUT", message));
+    }
+    Ok((exit.status(), String::from_utf8_lossy(&log.together()).into_owned()))
+}
+
+#[derive(Deserialize)]
+struct Code {
+    code: String,
+    #[serde(default)]
+    language: Option<String>,
+    #[serde(default)]
+    argv: Option<Vec<String>>,
+    #[serde(default, alias = "env")]
+    envs: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    timeout: Option<f64>,
+}
+
+/// Whatever the template has that runs TypeScript, best first. Node strips types by itself from 22.6 on.
+const TYPESCRIPT: &str = "exec 2>&1; \
+    for tool in tsx ts-node; do if command -v $tool >/dev/null; then f=$(mktemp -d)/code.ts; cat >\"$f\"; \
+    $tool \"$f\" \"$@\"; s=$?; rm -rf \"${f%/code.ts}\"; exit $s; fi; done; \
+    if command -v bun >/dev/null; then exec bun run - \"$@\"; fi; \
+    if command -v deno >/dev/null; then exec deno run --allow-all --ext=ts - \"$@\"; fi; \
+    if node --experimental-strip-types --eval 0 >/dev/null 2>&1; then \
+    exec node --experimental-strip-types --disable-warning=ExperimentalWarning --input-type=module-typescript - \"$@\"; fi; \
+    echo 'TypeScript needs tsx, ts-node, bun, deno or node 22.6 in the template; none was found'; exit 127";
+
+async fn run_code(Extension(machine): Extension<Machine>, Lenient(body): Lenient<Code>) -> Answer<Json<Value>> {
+    let script: &[&str] = match body.language.as_deref().unwrap_or("python") {
+        "python" => &[MERGED, "sh", "python3", "-u", "-"],
+        "javascript" => &[MERGED, "sh", "node", "-"],
+        "typescript" => &[TYPESCRIPT, "sh"],
+        other => {
+            return Err(Problem::bad_request(format!("language {other:?} is not python, javascript or typescript")));
+        }
+    };
+    let mut spec = spec(&machine, script, None, body.envs.unwrap_or_default(), body.timeout)?;
+    if let Command::Argv(argv) = &mut spec.command {
+        argv.extend(body.argv.unwrap_or_default());
+    }
+    let (code, result) = run(&machine, spec, body.code.as_bytes()).await?;
+    Ok(Json(json!({ "exitCode": code, "result": result })))
+}

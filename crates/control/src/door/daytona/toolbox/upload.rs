@@ -1,0 +1,132 @@
+//! Bytes into the sandbox, streamed: nothing is held but the piece under way.
+
+use axum::extract::multipart::{Field, MultipartError};
+use axum::extract::{FromRequest, Multipart, Query, Request as HttpRequest};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Extension, Json, Router};
+use bytes::Bytes;
+use cove_protocol::Request;
+use cove_protocol::file::WriteMode;
+use futures::{Stream, StreamExt, TryStreamExt};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Machine, files};
+use crate::door::daytona::problem::{Answer, Problem};
+
+pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    Router::new()
+        .route("/files/bulk-upload", post(bulk))
+        .route("/files/upload", post(single))
+        .route("/files/upload-v2", post(single))
+}
+
+/// The longest path or other small field of a form.
+const SMALL: usize = 8 << 10;
+
+/// A new file's bytes as they come; the old file stays until all have arrived.
+async fn store<E: std::fmt::Display>(
+    machine: &Machine,
+    path: &str,
+    bytes: impl Stream<Item = Result<Bytes, E>>,
+) -> Answer<u64> {
+    let request =
+        Request::Write { path: machine.path(path), user: None, how: WriteMode::Replace, mode: None, parents: true };
+    let failed = |error| files::problem(path, error);
+    let mut operation = machine.guest.send(&request).await.map_err(failed)?;
+    let mut written = 0;
+    let mut bytes = std::pin::pin!(bytes);
+    while let Some(piece) = bytes.next().await {
+        // Dropping the operation here closes the connection, and the guest drops what it has.
+        let piece = piece.map_err(|error| Problem::bad_request(format!("upload of {path} broke off: {error}")))?;
+        written += piece.len() as u64;
+        if operation.to.data(&piece).await.is_err() {
+            // The guest has closed: its reply says why.
+            break;
+        }
+    }
+    let _ = operation.to.end().await;
+    operation.reply().await.map_err(failed)?;
+    Ok(written)
+}
+
+async fn small_text(mut field: Field<'_>) -> Answer<String> {
+    let mut text = Vec::new();
+    while let Some(piece) = field.chunk().await.map_err(broken)? {
+        text.extend_from_slice(&piece);
+        if text.len() > SMALL {
+            return Err(Problem::bad_request("a path in the form is longer than 8 KiB"));
+        }
+    }
+    String::from_utf8(text).map_err(|_| Problem::bad_request("a path in the form is not UTF-8"))
+}
+
+fn broken(error: MultipartError) -> Problem {
+    Problem::bad_request(format!("multipart form: {}", error.body_text()))
+}
+
+/// Pairs of parts: `files[N].path`, then `files[N].file`.
+async fn bulk(Extension(machine): Extension<Machine>, mut form: Multipart) -> Answer<Response> {
+    let mut destination: Option<(String, String)> = None;
+    let (mut stored, mut errors) = (Vec::<Value>::new(), Vec::<String>::new());
+    while let Some(field) = form.next_field().await.map_err(broken)? {
+        let name = field.name().unwrap_or_default().to_owned();
+        if let Some(index) = name.strip_suffix(".path") {
+            destination = Some((index.to_owned(), small_text(field).await?));
+        } else if let Some(index) = name.strip_suffix(".file") {
+            let Some((_, path)) = destination.take_if(|(of, _)| of == index) else {
+                errors.push(format!("{name}: no {index}.path came before it"));
+                continue;
+            };
+            match store(&machine, &path, field.into_stream()).await {
+                Ok(bytes) => stored.push(json!({ "path": path, "bytes": bytes })),
+                Err(problem) => errors.push(format!("{path}: {}", problem.message)),
+            }
+        }
+    }
+    if errors.is_empty() && stored.is_empty() {
+        errors.push("the form held no files".into());
+    }
+    Ok(match errors.is_empty() {
+        true => Json(json!({ "files": stored })).into_response(),
+        false => (StatusCode::BAD_REQUEST, Json(json!({ "errors": errors, "files": stored }))).into_response(),
+    })
+}
+
+#[derive(Deserialize)]
+struct Destination {
+    path: String,
+}
+
+/// One file: the part `file` of a form, or the whole body.
+async fn single(
+    Extension(machine): Extension<Machine>,
+    Query(query): Query<Destination>,
+    request: HttpRequest,
+) -> Answer<Json<Value>> {
+    if query.path.is_empty() {
+        return Err(Problem::bad_request("path is required"));
+    }
+    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if !kind.starts_with("multipart/form-data") {
+        store(&machine, &query.path, request.into_body().into_data_stream()).await?;
+        return Ok(uploaded(&query.path));
+    }
+    let mut form = Multipart::from_request(request, &())
+        .await
+        .map_err(|error| Problem::bad_request(format!("multipart form: {}", error.body_text())))?;
+    while let Some(field) = form.next_field().await.map_err(broken)? {
+        if field.name() == Some("file") {
+            store(&machine, &query.path, field.into_stream()).await?;
+            return Ok(uploaded(&query.path));
+        }
+    }
+    Err(Problem::bad_request("the form has no part named file"))
+}
+
+fn uploaded(path: &str) -> Json<Value> {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    Json(json!({ "name": name, "path": path, "type": "file" }))
+}

@@ -1,0 +1,106 @@
+//! A sandbox as this dialect shows it.
+//!
+//! The newest Python SDK refuses an object that lacks a required field or has `1.0` where it wants `1`, so the view is a
+//! superset of what any version asks for and all numbers are whole.
+
+use serde_json::{Value, json};
+
+use super::origin::Origin;
+use crate::sandbox::network::Access;
+use crate::sandbox::{Expiry, Sandbox, State};
+
+/// The one region of this server. Not a name of the original's: its CLI remembers those and would call the cloud.
+pub const REGION: &str = "local";
+
+const GIB: u64 = 1 << 30;
+
+/// Minutes that stand for "never" where the original has a longest time instead.
+pub const LONGEST_ARCHIVE_MINUTES: u64 = 43_200;
+
+pub fn state(state: State) -> &'static str {
+    match state {
+        State::Creating => "creating",
+        State::Starting => "starting",
+        State::Running => "started",
+        State::Pausing => "pausing",
+        State::Paused => "paused",
+        State::Resuming => "resuming",
+        State::Stopping => "stopping",
+        State::Stopped => "stopped",
+        State::Archiving => "archiving",
+        State::Archived => "archived",
+        State::Restoring => "restoring",
+        State::Destroying => "destroying",
+        State::Destroyed => "destroyed",
+        State::Failed => "error",
+    }
+}
+
+/// States of ours that a word of theirs stands for.
+pub fn states(word: &str) -> Vec<State> {
+    State::ALL.into_iter().filter(|known| state(*known) == word).collect()
+}
+
+/// Where a sandbox is headed.
+fn desired(state: State) -> &'static str {
+    match state {
+        State::Creating | State::Starting | State::Running | State::Resuming | State::Restoring => "started",
+        State::Pausing | State::Paused | State::Stopping | State::Stopped | State::Failed => "stopped",
+        State::Archiving | State::Archived => "archived",
+        State::Destroying | State::Destroyed => "destroyed",
+    }
+}
+
+fn whole_minutes(seconds: Option<u64>) -> u64 {
+    seconds.map_or(0, |seconds| seconds.div_ceil(60))
+}
+
+pub fn sandbox(sandbox: &Sandbox, origin: &Origin) -> Value {
+    let timers = &sandbox.timers;
+    let idle = whole_minutes(timers.idle_seconds);
+    let (stop, pause) = if timers.at_idle == Expiry::Pause { (0, idle) } else { (idle, 0) };
+    let delete = match (timers.ephemeral, timers.delete_after_seconds) {
+        (true, _) => 0,
+        (false, Some(seconds)) => seconds.div_ceil(60) as i64,
+        (false, None) => -1,
+    };
+    let closed = sandbox.network.access == Access::Closed;
+    let allowed = (closed && !sandbox.network.allow.is_empty()).then(|| sandbox.network.allow.join(","));
+    let failed = sandbox.state == State::Failed;
+    json!({
+        "id": sandbox.id.as_str(),
+        "organizationId": sandbox.organisation,
+        "name": sandbox.name.clone().unwrap_or_else(|| sandbox.id.to_string()),
+        "user": sandbox.user,
+        "env": sandbox.env,
+        "labels": sandbox.labels,
+        "public": sandbox.public,
+        "networkBlockAll": closed && sandbox.network.allow.is_empty(),
+        "networkAllowList": allowed,
+        "kvm": false,
+        "spot": false,
+        "target": REGION,
+        "cpu": sandbox.limits.cpus.ceil().max(1.0) as u64,
+        "gpu": 0,
+        "memory": sandbox.limits.memory.div_ceil(GIB),
+        "disk": sandbox.limits.disk.unwrap_or(0).div_ceil(GIB),
+        "toolboxProxyUrl": origin.toolbox(),
+        "snapshot": sandbox.template,
+        "state": state(sandbox.state),
+        "desiredState": desired(sandbox.state),
+        "errorReason": failed.then_some(&sandbox.cause.message),
+        "recoverable": failed,
+        "backupState": "None",
+        "autoStopInterval": stop,
+        "autoPauseInterval": pause,
+        "autoArchiveInterval": whole_minutes(timers.archive_after_seconds),
+        "autoDeleteInterval": delete,
+        "autoDestroyAt": timers.deadline.filter(|_| timers.at_deadline == Expiry::Destroy).map(|at| at.to_string()),
+        "volumes": [],
+        "createdAt": sandbox.created_at.to_string(),
+        "updatedAt": sandbox.state_since.to_string(),
+        "lastActivityAt": sandbox.last_activity_at.to_string(),
+        "sandboxClass": "container",
+        "daemonVersion": env!("CARGO_PKG_VERSION"),
+    })
+}
