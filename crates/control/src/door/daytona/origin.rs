@@ -5,15 +5,20 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 
 use super::Door;
+use super::sdk::Words;
 
-/// `http://host:port`, without a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Origin(pub String);
+pub struct Origin {
+    /// `http://host:port`, without a path.
+    pub url: String,
+    pub words: Words,
+}
 
 impl Origin {
     pub fn of(headers: &HeaderMap, public_url: Option<&str>) -> Self {
+        let words = Words::known_to(headers);
         if let Some(configured) = public_url {
-            return Origin(configured.trim_end_matches('/').to_owned());
+            return Origin { url: configured.trim_end_matches('/').to_owned(), words };
         }
         let text = |name: &str| {
             headers.get(name).and_then(|value| value.to_str().ok()).map(|v| v.split(',').next().unwrap_or(v).trim())
@@ -26,19 +31,19 @@ impl Origin {
         // What goes into a link must not be able to end it.
         let plain = |b: u8| b.is_ascii_alphanumeric() || b".-:[]_".contains(&b);
         let host = if host.bytes().all(plain) { host } else { "localhost" };
-        Origin(format!("{scheme}://{host}"))
+        Origin { url: format!("{scheme}://{host}"), words }
     }
 
     pub fn toolbox(&self) -> String {
-        format!("{}/daytona/toolbox", self.0)
+        format!("{}/daytona/toolbox", self.url)
     }
 
     pub fn preview(&self, sandbox: &str, port: u16) -> String {
-        format!("{}/daytona/preview/{sandbox}/{port}", self.0)
+        format!("{}/daytona/preview/{sandbox}/{port}", self.url)
     }
 
     pub fn signed_preview(&self, sandbox: &str, port: u16, token: &str) -> String {
-        format!("{}/daytona/preview/{sandbox}/{port}~{token}", self.0)
+        format!("{}/daytona/preview/{sandbox}/{port}~{token}", self.url)
     }
 }
 
@@ -67,7 +72,7 @@ mod tests {
         for (name, value) in pairs {
             headers.insert(*name, value.parse().unwrap());
         }
-        Origin::of(&headers, None).0
+        Origin::of(&headers, None).url
     }
 
     #[test]
@@ -78,6 +83,6 @@ mod tests {
             "https://cove.example"
         );
         assert_eq!(of(&[("host", "evil/../?x")]), "http://localhost");
-        assert_eq!(Origin::of(&HeaderMap::new(), Some("https://cove.example/")).0, "https://cove.example");
+        assert_eq!(Origin::of(&HeaderMap::new(), Some("https://cove.example/")).url, "https://cove.example");
     }
 }

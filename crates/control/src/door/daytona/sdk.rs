@@ -30,6 +30,23 @@ impl OutputShape {
     }
 }
 
+/// The states that a client has words for: one it does not know makes an old SDK fail on the whole answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Words {
+    All,
+    /// From before sandboxes could be paused.
+    WithoutPause,
+}
+
+impl Words {
+    pub fn known_to(headers: &HeaderMap) -> Self {
+        match version(headers) {
+            Some(version) if version < (0, 190, 0) && version != (0, 0, 0) => Words::WithoutPause,
+            _ => Words::All,
+        }
+    }
+}
+
 /// `0.0.0-dev` is how an unreleased SDK calls itself: the newest.
 fn version(headers: &HeaderMap) -> Option<(u32, u32, u32)> {
     let text = headers.get("x-daytona-sdk-version").and_then(|value| value.to_str().ok())?;

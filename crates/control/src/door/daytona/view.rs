@@ -6,6 +6,7 @@
 use serde_json::{Value, json};
 
 use super::origin::Origin;
+use super::sdk::Words;
 use crate::sandbox::network::Access;
 use crate::sandbox::{Expiry, Sandbox, State};
 
@@ -33,6 +34,16 @@ pub fn state(state: State) -> &'static str {
         State::Destroying => "destroying",
         State::Destroyed => "destroyed",
         State::Failed => "error",
+    }
+}
+
+/// The nearest word that the client has.
+fn state_in(words: Words, of: State) -> &'static str {
+    match (words, of) {
+        (Words::WithoutPause, State::Pausing) => state(State::Stopping),
+        (Words::WithoutPause, State::Paused) => state(State::Stopped),
+        (Words::WithoutPause, State::Resuming) => state(State::Starting),
+        (_, of) => state(of),
     }
 }
 
@@ -86,7 +97,7 @@ pub fn sandbox(sandbox: &Sandbox, origin: &Origin) -> Value {
         "disk": sandbox.limits.disk.unwrap_or(0).div_ceil(GIB),
         "toolboxProxyUrl": origin.toolbox(),
         "snapshot": sandbox.template,
-        "state": state(sandbox.state),
+        "state": state_in(origin.words, sandbox.state),
         "desiredState": desired(sandbox.state),
         "errorReason": failed.then_some(&sandbox.cause.message),
         "recoverable": failed,

@@ -21,10 +21,10 @@ pub async fn config(origin: Origin) -> Json<Value> {
         "oidc": { "issuer": "", "clientId": "", "audience": "", "provider": "none" },
         "linkedAccountsEnabled": false,
         "announcements": {},
-        "proxyTemplateUrl": format!("{}/daytona/preview/{{{{sandboxId}}}}/{{{{PORT}}}}", origin.0),
+        "proxyTemplateUrl": format!("{}/daytona/preview/{{{{sandboxId}}}}/{{{{PORT}}}}", origin.url),
         "proxyToolboxUrl": origin.toolbox(),
         "defaultSnapshot": "base",
-        "dashboardUrl": origin.0,
+        "dashboardUrl": origin.url,
         "maxAutoArchiveInterval": crate::door::daytona::view::LONGEST_ARCHIVE_MINUTES,
         // As the original spells it.
         "maintananceMode": false,
