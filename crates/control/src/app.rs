@@ -57,7 +57,6 @@ struct Parts {
     history: History,
     pools: Pools,
     sessions: Live,
-    interpreter: Interpreter,
     http: reqwest::Client,
 }
 
@@ -99,7 +98,6 @@ impl App {
             history: History::default(),
             pools: Pools::default(),
             sessions: Live::default(),
-            interpreter: Interpreter::default(),
             http: http_client()?,
             config,
         }));
@@ -251,10 +249,6 @@ impl App {
 
     pub(crate) fn live_sessions(&self) -> &Live {
         &self.0.sessions
-    }
-
-    pub fn interpreter(&self) -> &Interpreter {
-        &self.0.interpreter
     }
 
     pub(crate) fn http(&self) -> &reqwest::Client {

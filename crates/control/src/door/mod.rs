@@ -18,7 +18,7 @@ pub fn router(app: App) -> Router {
     Router::new()
         .route("/healthz", get(health))
         .with_state(app.clone())
-        .nest("/daytona", daytona::router(app.clone(), crate::interpreter::Interpreter::default()))
+        .nest("/daytona", daytona::router(app.clone()))
         .nest("/api", native::router(app))
         // Outermost: a sandbox's host name decides before any path does.
         .layer(axum::middleware::from_fn_with_state(e2b, e2b::intercept))

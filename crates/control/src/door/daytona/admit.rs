@@ -105,16 +105,8 @@ pub async fn toolbox(door: Door, toolbox: Router, mut request: Request) -> Answe
     let (sandbox, guest) = admit(&door, &id, &parts).await?;
     let mut request = Request::from_parts(parts, body);
     let cwd = sandbox.cwd.clone();
-    let Door { app, desk, interpreter } = door;
-    request.extensions_mut().insert(Machine {
-        id: sandbox.id.to_string(),
-        guest,
-        cwd,
-        desk,
-        interpreter,
-        app,
-        sandbox,
-    });
+    let Door { app, desk } = door;
+    request.extensions_mut().insert(Machine { id: sandbox.id.to_string(), guest, cwd, desk, app, sandbox });
     Ok(toolbox.oneshot(request).await.unwrap_or_else(|never| match never {}))
 }
 

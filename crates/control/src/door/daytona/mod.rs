@@ -34,7 +34,6 @@ use axum::middleware::from_fn;
 use axum::response::IntoResponse;
 
 use crate::App;
-use crate::interpreter::Interpreter;
 use toolbox::Desk;
 
 /// What every handler of the door holds.
@@ -42,12 +41,11 @@ use toolbox::Desk;
 pub struct Door {
     pub app: App,
     pub desk: Desk,
-    pub interpreter: Interpreter,
 }
 
 /// All of it, to be nested under `/daytona`.
-pub fn router(app: App, interpreter: Interpreter) -> Router {
-    let door = Door { app, desk: Desk::default(), interpreter };
+pub fn router(app: App) -> Router {
+    let door = Door { app, desk: Desk::default() };
     let toolbox: Router = toolbox::router().fallback(no_such_call);
     let admitted = {
         let door = door.clone();

@@ -72,13 +72,13 @@ async fn create(Extension(machine): Extension<Machine>, Lenient(body): Lenient<W
     };
     let cwd = body.cwd.filter(|cwd| !cwd.is_empty()).map(|cwd| machine.path(&cwd)).or_else(|| machine.cwd.clone());
     let new = NewContext { language: Some(language), cwd, env: BTreeMap::new() };
-    let context = machine.interpreter.create(&machine.sandbox.id, &machine.guest, new).await?;
+    let context = machine.app.interpreter().create(&machine.sandbox.id, &machine.guest, new).await?;
     Ok(Json(view(&context, &machine)))
 }
 
 /// Those that were asked for; the default one goes without saying.
 async fn list(Extension(machine): Extension<Machine>) -> Answer<Json<Value>> {
-    let contexts = machine.interpreter.list(&machine.guest).await?;
+    let contexts = machine.app.interpreter().list(&machine.guest).await?;
     let views: Vec<Value> =
         contexts.iter().filter(|context| !context.id.is_default()).map(|context| view(context, &machine)).collect();
     Ok(Json(json!({ "contexts": views })))
@@ -88,7 +88,7 @@ async fn remove(Extension(machine): Extension<Machine>, Path((id,)): Path<(Strin
     if id == DEFAULT {
         return Err(Problem::bad_request("the default context cannot be deleted"));
     }
-    machine.interpreter.delete(&machine.guest, &ContextId(id)).await?;
+    machine.app.interpreter().delete(&machine.guest, &ContextId(id)).await?;
     Ok(Json(json!({ "message": "context deleted" })))
 }
 
@@ -134,7 +134,7 @@ async fn run(machine: Machine, mut socket: WebSocket) {
     let cell =
         Cell { context, env: asked.envs.unwrap_or_default(), timeout, ..Cell::new(Language::Python, asked.code) };
     let started = tokio::time::Instant::now();
-    let mut events = match machine.interpreter.execute(&machine.sandbox.id, &machine.guest, cell).await {
+    let mut events = match machine.app.interpreter().execute(&machine.sandbox.id, &machine.guest, cell).await {
         Ok(events) => events,
         Err(InterpreterError::NoSuchContext(id)) => {
             return websocket::close(socket, REFUSED, format!("context not found: {id}")).await;

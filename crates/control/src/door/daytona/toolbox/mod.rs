@@ -28,7 +28,6 @@ use axum::extract::DefaultBodyLimit;
 
 use crate::App;
 use crate::guest::Guest;
-use crate::interpreter::Interpreter;
 use crate::sandbox::Sandbox;
 
 /// The sandbox that a toolbox call is about. Whoever admits the request puts it into its extensions.
@@ -40,7 +39,6 @@ pub struct Machine {
     pub cwd: Option<String>,
     /// Shared by all requests of this server.
     pub desk: Desk,
-    pub interpreter: Interpreter,
     pub app: App,
     pub sandbox: Sandbox,
 }
