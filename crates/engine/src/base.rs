@@ -83,7 +83,7 @@ const LINKS: [(&str, &str); 3] = [("var/run", "/run"), ("var/lock", "/run/lock")
 /// The directories of `/` that a merged host keeps in `/usr`.
 pub const MERGED: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 
-const FILES: [(&str, u32, &str); 16] = [
+const FILES: [(&str, u32, &str); 13] = [
     (
         "etc/passwd",
         0o644,
@@ -98,10 +98,6 @@ const FILES: [(&str, u32, &str); 16] = [
         0o644,
         "root:*:0:\ndaemon:*:1:\ntty:*:5:\nwww-data:*:33:\nsudo:*:27:user\nutmp:*:43:\nusers:*:100:\nuser:*:1000:\nnogroup:*:65534:\n",
     ),
-    ("etc/hosts", 0o644, "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"),
-    ("etc/hostname", 0o644, "sandbox\n"),
-    // Every question to port 53 is answered by the egress proxy, whatever address it is sent to.
-    ("etc/resolv.conf", 0o644, "nameserver 10.200.0.53\noptions timeout:5 attempts:2\n"),
     (
         "etc/nsswitch.conf",
         0o644,

@@ -1,10 +1,12 @@
 //! What the engine prepares for a launch, in the host's own namespaces: layers, storage, sockets, all by descriptor.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::CWD;
+use rustix::io::Errno;
 use rustix::mount::OpenTreeFlags;
 
 use cove_sys::mount::{Attributes, Reach, set_attributes};
@@ -12,11 +14,16 @@ use cove_sys::mount::{Attributes, Reach, set_attributes};
 use crate::base;
 use crate::cgroup::Entry;
 use crate::error::Error;
+use crate::house::Fresh;
+use crate::memory_info;
+use crate::network::RESOLVER;
 use crate::pool::Identity;
 use crate::refused::{Refused, Step};
-use crate::spawner::wire::{Cgroup, Durability, Launch, Outgoing, Overlay, Slot};
-use crate::spec::{Root, Spec, Storage};
+use crate::spawner::handle::Spawners;
+use crate::spawner::wire::{Attach, AttachKind, Cgroup, Durability, Launch, Outgoing, Overlay, Request, Slot};
+use crate::spec::{Access, Mount, Root, Spec, Storage};
 use crate::storage::Upper;
+use crate::user_namespace::Maps;
 
 /// Everything a launch takes along; closed by the reaper when the sandbox runs.
 pub struct Birth {
@@ -26,6 +33,16 @@ pub struct Birth {
     pub listener: UnixListener,
     storage: OwnedFd,
     overlays: Vec<Layered>,
+    shown: Vec<Shown>,
+    memory_info: OwnedFd,
+    fresh: Fresh,
+}
+
+/// A host folder or file, as a detached mount.
+struct Shown {
+    mount: OwnedFd,
+    target: String,
+    kind: AttachKind,
 }
 
 /// One overlay: where it goes, its layers (top first), the directories it writes to.
@@ -40,6 +57,8 @@ struct Layered {
 pub struct Layers<'a> {
     pub spec: &'a Spec,
     pub base: &'a Path,
+    pub data: &'a Path,
+    pub fresh: Fresh,
 }
 
 impl Birth {
@@ -50,9 +69,12 @@ impl Birth {
         network: OwnedFd,
         entry: Entry,
         socket: &Path,
+        spawners: &Spawners,
     ) -> Result<Birth, Error> {
         let map = identity.pair.user.as_fd();
         let overlays = layers.overlays(map)?;
+        let shown = layers.shown(&identity, spawners)?;
+        let memory_info = memory_info::make(&socket.with_file_name("meminfo"), layers.spec.limits.memory)?;
         let storage = open_storage(upper, map)?;
         // What an earlier life left there is nobody's.
         match std::fs::remove_file(socket) {
@@ -62,11 +84,16 @@ impl Birth {
             _ => {}
         }
         let listener = UnixListener::bind(socket).map_err(Error::file("listen on", socket))?;
-        Ok(Birth { identity, network, entry, listener, storage, overlays })
+        Ok(Birth { identity, network, entry, listener, storage, overlays, shown, memory_info, fresh: layers.fresh })
     }
 
     /// The request to a spawner. Too many layers for one packet are refused.
-    pub fn request<'fd>(&'fd self, spec: &Spec, outgoing: &mut Outgoing<'fd>) -> Result<Launch, Error> {
+    pub fn request<'fd>(
+        &'fd self,
+        spec: &Spec,
+        leash: Option<BorrowedFd<'fd>>,
+        outgoing: &mut Outgoing<'fd>,
+    ) -> Result<Launch, Error> {
         let durability = match spec.storage {
             Storage::Memory => Durability::Volatile,
             Storage::Disk => Durability::Durable,
@@ -86,6 +113,10 @@ impl Birth {
                 durability,
             });
         }
+        let mut mounts = Vec::new();
+        for shown in &self.shown {
+            mounts.push(Attach { mount: pass(shown.mount.as_fd())?, target: shown.target.clone(), kind: shown.kind });
+        }
         Ok(Launch {
             user_namespace: pass(self.identity.pair.user.as_fd())?,
             assembly: pass(self.identity.pair.assembly.as_fd())?,
@@ -96,13 +127,14 @@ impl Birth {
             },
             overlays,
             storage: pass(self.storage.as_fd())?,
-            mounts: Vec::new(),
+            mounts,
+            files: if self.fresh == Fresh::Yes { identity_files(spec) } else { Vec::new() },
             hostname: spec.hostname.clone(),
             first_id: self.identity.first_id,
             shared_memory: spec.limits.memory / 2,
-            memory_info: None,
+            memory_info: Some(pass(self.memory_info.as_fd())?),
             listener: pass(self.listener.as_fd())?,
-            leash: None,
+            leash: leash.map(&mut pass).transpose()?,
             configuration: configuration(spec),
         })
     }
@@ -111,6 +143,8 @@ impl Birth {
     pub fn leftovers(self) -> Vec<OwnedFd> {
         let mut rest = vec![self.identity.pair.user, self.identity.pair.assembly, self.network, self.storage];
         rest.extend(self.overlays.into_iter().flat_map(|overlay| overlay.lowers));
+        rest.extend(self.shown.into_iter().map(|shown| shown.mount));
+        rest.push(self.memory_info);
         rest.extend(self.entry.tasks);
         rest.extend(self.entry.directory);
         rest
@@ -132,6 +166,68 @@ impl Layers<'_> {
             }
         }
     }
+}
+
+impl Layers<'_> {
+    /// What the host shows of itself: folders that were asked for, and, on a host that has not merged them into
+    /// `/usr`, the directories of programs and libraries.
+    fn shown(&self, identity: &Identity, spawners: &Spawners) -> Result<Vec<Shown>, Error> {
+        let mut shown = Vec::new();
+        if self.spec.root == Root::Base {
+            for name in base::MERGED {
+                let path = Path::new("/").join(name);
+                if path.is_dir() && !path.is_symlink() {
+                    let mount = open_layer(&path, identity.pair.user.as_fd())?;
+                    shown.push(Shown { mount, target: name.into(), kind: AttachKind::Directory });
+                }
+            }
+        }
+        for mount in &self.spec.mounts {
+            shown.push(self.show(mount, identity, spawners)?);
+        }
+        Ok(shown)
+    }
+
+    fn show(&self, mount: &Mount, identity: &Identity, spawners: &Spawners) -> Result<Shown, Error> {
+        let source = mount.source.canonicalize().map_err(Error::file("mount", &mount.source))?;
+        let metadata = source.metadata().map_err(Error::file("mount", &source))?;
+        let kind = if metadata.is_dir() { AttachKind::Directory } else { AttachKind::File };
+        let clone = clone_mount(&source)?;
+        let mut attributes = Attributes::NO_SUID.and(Attributes::NO_DEVICES);
+        if mount.access == Access::ReadOnly {
+            attributes = attributes.and(Attributes::READ_ONLY);
+        }
+        if source.starts_with(self.data) {
+            // A volume of ours: ids in it are 0-based like a layer's, and nobody else of the host gets there.
+            map_ids(&clone, attributes, identity.pair.user.as_fd(), &source)?;
+        } else {
+            let inside = if matches!(self.spec.default_user.as_str(), "root" | "0") { 0 } else { 1000 };
+            let maps = Maps::folder(identity.first_id, inside, metadata.uid(), metadata.gid());
+            let (_, descriptors) = spawners.call(&Request::UserNamespace(maps), &Outgoing::default())?;
+            let map = descriptors.0.first().ok_or_else(|| Refused::new("receive a user namespace", Errno::BADMSG))?;
+            match map_ids(&clone, attributes, map.as_fd(), &source) {
+                // A filesystem without id maps can still be looked at, as everybody's files can.
+                Err(_) if mount.access == Access::ReadOnly => {
+                    set_attributes(clone.as_fd(), Reach::One, attributes, None)
+                        .step(&format!("make {} read-only", source.display()))?;
+                }
+                other => other?,
+            }
+        }
+        let target = mount.target.to_string_lossy().trim_start_matches('/').to_owned();
+        Ok(Shown { mount: clone, target, kind })
+    }
+}
+
+/// Who the sandbox is and whom it asks for names; written into a new one.
+fn identity_files(spec: &Spec) -> Vec<(String, String)> {
+    let hosts =
+        format!("127.0.0.1\tlocalhost\n127.0.1.1\t{}\n::1\tlocalhost ip6-localhost ip6-loopback\n", spec.hostname);
+    vec![
+        ("etc/hostname".into(), format!("{}\n", spec.hostname)),
+        ("etc/hosts".into(), hosts),
+        ("etc/resolv.conf".into(), format!("nameserver {RESOLVER}\noptions timeout:5 attempts:2\n")),
+    ]
 }
 
 /// A detached, read-only copy of the mount that holds `path`, rooted there, with the sandbox's ids.
@@ -161,12 +257,12 @@ fn clone_mount(path: &Path) -> Result<OwnedFd, Error> {
 
 fn map_ids(mount: &OwnedFd, attributes: Attributes, map: BorrowedFd<'_>, path: &Path) -> Result<(), Error> {
     let mapped = set_attributes(mount.as_fd(), Reach::One, attributes, Some(map));
-    Ok(mapped.step(&format!("map the sandbox's ids onto {}", path.display())).map_err(|refused| explain(refused))?)
+    Ok(mapped.step(&format!("map the sandbox's ids onto {}", path.display())).map_err(explain)?)
 }
 
 /// EINVAL here has one meaning that people can act on.
 fn explain(refused: Refused) -> Refused {
-    if refused.errno == rustix::io::Errno::INVAL.raw_os_error() {
+    if refused.errno == Errno::INVAL.raw_os_error() {
         let step = format!("{} (its filesystem has no id-mapped mounts: ext4, xfs, btrfs and tmpfs do)", refused.step);
         return Refused { step, ..refused };
     }
@@ -181,9 +277,4 @@ fn configuration(spec: &Spec) -> String {
         "default_cwd": spec.default_cwd,
     });
     text.to_string()
-}
-
-/// The layer of the built-in template.
-pub fn base_layer(data: &Path) -> Result<PathBuf, Error> {
-    base::layer(data)
 }

@@ -3,38 +3,34 @@
 //! Everything is `&self` and blocks; nothing is kept in memory that the disk and the kernel do not know as well, so an
 //! engine that is opened again on the same directory finds what the last one left.
 
-use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cove_protocol::Request as GuestRequest;
 use cove_sys::clone::SingleThreaded;
 
-use crate::birth::{self, Birth, Layers};
-use crate::cgroup::{Group, Hierarchy};
+use crate::birth::{Birth, Layers};
 use crate::error::Error;
+use crate::house::{Fresh, House, Leashes, Slot};
 use crate::life::Live;
 use crate::network::namespace::Kind;
-use crate::pool::{Filler, Pool};
-use crate::process;
-use crate::reaper::{Exit, Reaper, Task};
-use crate::record::{Life, Records};
-use crate::refused::{Refused, Step};
+use crate::pool::Filler;
+use crate::reaper::{Reaper, Task};
+use crate::refused::Step;
 use crate::spawner::handle::{Spawner, Spawners};
-use crate::spawner::wire::{Answer, Outgoing, Request};
-use crate::spec::{Network, SandboxId, Spec, Storage};
-use crate::state::{Ended, Running};
-use crate::storage::{Store, Upper};
+use crate::spawner::wire::{Outgoing, Request};
+use crate::spec::{Limits, Network, SandboxId, Spec, Storage};
+use crate::state::{Ended, Found, Running, Usage};
 use crate::{guest_line, guest_program};
 
 /// How long a new guest may take to answer; on a loaded machine a launch takes tens of milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long the kernel may take to end what was killed.
-const KILL_PATIENCE: Duration = Duration::from_secs(30);
+pub const KILL_PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -48,7 +44,8 @@ pub struct Config {
 /// Who clones sandboxes.
 #[derive(Debug, Clone)]
 pub enum Spawning {
-    /// A fork of the calling process, which must have one thread when the engine is opened: `cove run`.
+    /// A fork of the calling process, which must have one thread when the engine is opened: `cove run`. Its sandboxes
+    /// hang on a leash: they end when the process does, however it ends.
     Inline,
     /// Processes made from `program` with the hidden argument; as many as there are cores is best.
     Processes { count: NonZeroUsize, program: PathBuf },
@@ -59,86 +56,64 @@ pub type Departure = (SandboxId, Ended);
 
 #[derive(Debug)]
 pub struct Engine {
-    core: Arc<Core>,
+    house: Arc<House>,
     reaper: Reaper,
     departures: Mutex<Option<Receiver<Departure>>>,
     _filler: Option<Filler>,
-}
-
-/// What the engine shares with its reaper.
-#[derive(Debug)]
-struct Core {
-    records: Records,
-    store: Store,
-    hierarchy: Hierarchy,
-    spawners: Spawners,
-    pool: Arc<Pool>,
-    base: PathBuf,
-    live: Mutex<HashMap<SandboxId, Slot>>,
-    departed: Mutex<Sender<Departure>>,
-}
-
-#[derive(Debug)]
-enum Slot {
-    /// A launch is under way.
-    Starting,
-    Running(Arc<Live>),
 }
 
 impl Engine {
     pub fn open(config: Config) -> Result<Engine, Error> {
         // Before the first thread: an inline spawner is a fork of this process.
         let (spawners, filler) = start_spawners(&config)?;
-        let (departed, departures) = channel();
-        let core = Arc::new(Core {
-            records: Records::open(&config.data)?,
-            store: Store::open(&config.data)?,
-            hierarchy: Hierarchy::detect()?,
-            spawners,
-            pool: Arc::new(Pool::new(config.pool)),
-            base: birth::base_layer(&config.data)?,
-            live: Mutex::default(),
-            departed: Mutex::new(departed),
-        });
-        let work = Arc::clone(&core);
+        let leashes = match config.spawning {
+            Spawning::Inline => Leashes::Held,
+            Spawning::Processes { .. } => Leashes::None,
+        };
+        let (house, departures) = House::open(&config.data, spawners, config.pool, leashes)?;
+        let house = Arc::new(house);
+        let work = Arc::clone(&house);
         let reaper = Reaper::start(move |task| work.carry_out(task))?;
-        let filler = filler.map(|spawner| Filler::start(Arc::clone(&core.pool), spawner)).transpose()?;
-        Ok(Engine { core, reaper, departures: Mutex::new(Some(departures)), _filler: filler })
+        let filler = filler.map(|spawner| Filler::start(Arc::clone(&house.pool), spawner)).transpose()?;
+        Ok(Engine { house, reaper, departures: Mutex::new(Some(departures)), _filler: filler })
     }
 
     /// Starts a new sandbox, or one whose files an earlier life left; returns when its guest answers.
     pub fn launch(&self, spec: &Spec) -> Result<Running, Error> {
-        check(spec)?;
-        let fresh = self.core.claim(&spec.id)?;
-        let started = self.bring_up(spec);
+        spec.check()?;
+        let fresh = self.house.claim(&spec.id)?;
+        let started = self.bring_up(spec, fresh);
         if started.is_err() {
-            self.core.undo(&spec.id, fresh);
+            self.house.undo(&spec.id, fresh);
         }
         started
     }
 
-    fn bring_up(&self, spec: &Spec) -> Result<Running, Error> {
-        let (core, id) = (&*self.core, &spec.id);
-        core.records.write_spec(spec)?;
-        let upper = core.upper(spec)?;
+    fn bring_up(&self, spec: &Spec, fresh: Fresh) -> Result<Running, Error> {
+        let (house, id) = (&*self.house, &spec.id);
+        house.records.write_spec(spec)?;
+        let upper = house.upper(spec)?;
         let kind = match spec.network {
             Network::None => Kind::Loopback,
             Network::Full(_) => Kind::Egress,
         };
-        let group = core.hierarchy.create(id.as_str(), &spec.limits)?;
-        let identity = core.pool.identity(&core.spawners)?;
+        let group = house.hierarchy.create(id.as_str(), &spec.limits)?;
+        let identity = house.pool.identity(&house.spawners)?;
         let first_id = identity.first_id;
         let born = || -> Result<Arc<Live>, Error> {
-            let network = core.pool.network(kind)?;
-            let layers = Layers { spec, base: &core.base };
-            let socket = core.records.socket(id);
-            let birth = Birth::prepare(&layers, &upper, identity, network, group.entry()?, &socket)?;
-            let live = Arc::new(core.start(spec, &birth, group, socket)?);
-            self.reaper.give(Task::LetGo(birth.leftovers()));
+            let network = house.pool.network(kind)?;
+            let layers = Layers { spec, base: &house.base, data: &house.data, fresh };
+            let socket = house.records.socket(id);
+            let birth = Birth::prepare(&layers, &upper, identity, network, group.entry()?, &socket, &house.spawners)?;
+            if let Network::Full(egress) = &spec.network {
+                house.proxy()?.attach(id, birth.network.as_fd(), egress)?;
+            }
+            let live = Arc::new(house.start(spec, &birth, group, socket)?);
+            self.reaper.give(Task::Settle(Arc::clone(&live), birth.leftovers()));
             Ok(live)
         };
-        let live = born().inspect_err(|_| core.pool.give_back(first_id))?;
-        core.lock().insert(id.clone(), Slot::Running(Arc::clone(&live)));
+        let live = born().inspect_err(|_| house.pool.give_back(first_id))?;
+        house.lock().insert(id.clone(), Slot::Running(Arc::clone(&live)));
         self.reaper.watch(&live)?;
         let ready = guest_line::ping(&live.running.socket, PATIENCE);
         ready.map_err(|reason| Error::Guest { id: id.clone(), reason })?;
@@ -147,13 +122,9 @@ impl Engine {
 
     /// Ends a sandbox: SIGTERM, `grace` later SIGKILL. Files on disk stay.
     pub fn stop(&self, id: &SandboxId, grace: Duration) -> Result<(), Error> {
-        let live = self.core.running(id)?;
+        let live = self.house.running(id)?;
         live.expect_end();
-        if let Some(group) = &live.group
-            && group.is_frozen()?
-        {
-            group.thaw()?;
-        }
+        live.thaw()?;
         let request = GuestRequest::Shutdown { grace_ms: u64::try_from(grace.as_millis()).unwrap_or(u64::MAX) };
         // A guest that does not hear is killed like one that does not end in time.
         let heard = guest_line::ask(&live.running.socket, &request, Duration::from_secs(2)).is_ok();
@@ -164,10 +135,19 @@ impl Engine {
         if live.wait_until_gone(KILL_PATIENCE) { Ok(()) } else { Err(Error::Unkillable(id.clone())) }
     }
 
+    /// No process of it moves until [`Engine::resume`].
+    pub fn pause(&self, id: &SandboxId) -> Result<(), Error> {
+        Ok(self.house.running(id)?.group()?.freeze()?)
+    }
+
+    pub fn resume(&self, id: &SandboxId) -> Result<(), Error> {
+        Ok(self.house.running(id)?.group()?.thaw()?)
+    }
+
     /// Ends a sandbox at once and removes everything of it. Returns when its processes are gone; files are deleted
-    /// in the background.
+    /// in the background. Fine to call for what is gone.
     pub fn destroy(&self, id: &SandboxId) -> Result<(), Error> {
-        match self.core.running(id) {
+        match self.house.running(id) {
             Ok(live) => {
                 live.expect_end();
                 live.kill()?;
@@ -175,159 +155,99 @@ impl Engine {
                     return Err(Error::Unkillable(id.clone()));
                 }
             }
-            Err(Error::NotRunning(_)) => {}
+            Err(Error::NotRunning(_) | Error::NotFound(_)) => {}
             Err(error) => return Err(error),
         }
-        self.core.erase(id)?;
+        self.house.erase(id)?;
         self.reaper.give(Task::EmptyTrash);
         Ok(())
     }
 
+    /// Other limits, at once if it runs, and for its next life.
+    pub fn resize(&self, id: &SandboxId, limits: &Limits) -> Result<(), Error> {
+        let mut spec = self.house.spec(id)?;
+        if spec.storage == Storage::Memory && spec.limits.disk != limits.disk {
+            return Err(Error::Invalid("the size of files in memory cannot change while the sandbox lives".into()));
+        }
+        if spec.storage == Storage::Disk {
+            self.house.store.resize(id, limits)?;
+        }
+        if let Ok(live) = self.house.running(id) {
+            live.group()?.set(limits)?;
+            live.set_memory_limit(limits.memory);
+            self.house.watch_memory(&live)?;
+        }
+        spec.limits = *limits;
+        self.house.records.write_spec(&spec)
+    }
+
+    /// Another egress policy, at once if it runs. Between no network and some there is no way for a running sandbox:
+    /// its namespace was made for one or the other.
+    pub fn set_network(&self, id: &SandboxId, network: &Network) -> Result<(), Error> {
+        let mut spec = self.house.spec(id)?;
+        if self.house.running(id).is_ok() {
+            match (&spec.network, network) {
+                (Network::None, Network::None) => {}
+                (Network::Full(_), Network::Full(egress)) => self.house.proxy()?.update(id, egress)?,
+                (Network::None, Network::Full(_)) | (Network::Full(_), Network::None) => {
+                    return Err(Error::Invalid(format!(
+                        "sandbox {id} runs: stop it to give or take its network, or deny everything by policy"
+                    )));
+                }
+            }
+        }
+        spec.network = network.clone();
+        self.house.records.write_spec(&spec)
+    }
+
+    pub fn usage(&self, id: &SandboxId) -> Result<Usage, Error> {
+        self.house.usage(id)
+    }
+
+    /// Every sandbox on disk, running or not. Those that run and are not held yet, because an earlier engine started
+    /// them, are taken over: their network is served again and their end is noticed.
+    pub fn found(&self) -> Result<Vec<Found>, Error> {
+        let mut found = Vec::new();
+        for id in self.house.records.names()? {
+            // Gone since it was listed, or never written whole: the sweep sees to it.
+            let Some(spec) = self.house.records.spec(&id)? else { continue };
+            if let Some(live) = self.house.adopt(&spec)? {
+                self.reaper.watch(&live)?;
+                self.reaper.give(Task::Settle(live, Vec::new()));
+            }
+            let live = self.house.running(&id).ok();
+            let paused =
+                live.as_ref().and_then(|live| live.group.as_ref()).map(|group| group.is_frozen()).transpose()?;
+            found.push(Found { spec, running: live.map(|live| live.running.clone()), paused: paused.unwrap_or(false) });
+        }
+        Ok(found)
+    }
+
+    /// Removes every sandbox, and every rest of one, that `keep` does not want; says which. What is being launched
+    /// right now is left alone.
+    pub fn sweep(&self, keep: &dyn Fn(&SandboxId) -> bool) -> Result<Vec<SandboxId>, Error> {
+        let mut swept = Vec::new();
+        for id in self.house.traces()? {
+            if keep(&id) || self.house.is_starting(&id) {
+                continue;
+            }
+            self.destroy(&id)?;
+            self.house.hierarchy.clear(id.as_str())?;
+            swept.push(id);
+        }
+        self.reaper.give(Task::EmptyTrash);
+        Ok(swept)
+    }
+
     /// Where the guest of a sandbox listens.
     pub fn socket(&self, id: &SandboxId) -> PathBuf {
-        self.core.records.socket(id)
+        self.house.records.socket(id)
     }
 
     /// Sandboxes that end unasked, as they do. Can be taken once.
     pub fn departures(&self) -> Option<Receiver<Departure>> {
         self.departures.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
-}
-
-impl Core {
-    fn lock(&self) -> MutexGuard<'_, HashMap<SandboxId, Slot>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Marks a launch; says whether the sandbox is new.
-    fn claim(&self, id: &SandboxId) -> Result<Fresh, Error> {
-        let mut live = self.lock();
-        if live.contains_key(id) {
-            return Err(Error::AlreadyRunning(id.clone()));
-        }
-        let fresh = if self.records.directory(id).exists() { Fresh::No } else { Fresh::Yes };
-        live.insert(id.clone(), Slot::Starting);
-        Ok(fresh)
-    }
-
-    fn running(&self, id: &SandboxId) -> Result<Arc<Live>, Error> {
-        match self.lock().get(id) {
-            Some(Slot::Running(live)) => Ok(Arc::clone(live)),
-            Some(Slot::Starting) => Err(Error::NotRunning(id.clone())),
-            None if self.records.directory(id).exists() => Err(Error::NotRunning(id.clone())),
-            None => Err(Error::NotFound(id.clone())),
-        }
-    }
-
-    fn upper(&self, spec: &Spec) -> Result<Upper, Error> {
-        if spec.storage == Storage::Disk
-            && let Some(upper) = self.store.find(&spec.id)?
-        {
-            return Ok(upper);
-        }
-        Ok(self.store.create(&spec.id, spec.storage, &spec.limits)?)
-    }
-
-    /// Has a spawner clone the sandbox and writes down who it is.
-    fn start(&self, spec: &Spec, birth: &Birth, group: Group, socket: PathBuf) -> Result<Live, Error> {
-        let id = &spec.id;
-        let mut outgoing = Outgoing::default();
-        let request = Request::Launch(Box::new(birth.request(spec, &mut outgoing)?));
-        let answered = self.spawners.call(&request, &outgoing);
-        let (answer, mut descriptors) = answered.map_err(|source| Error::Launch { id: id.clone(), source })?;
-        let (Answer::Started { pid }, Some(pidfd)) = (answer, descriptors.0.pop()) else {
-            return Err(Refused::new("understand a spawner", rustix::io::Errno::BADMSG).into());
-        };
-        let pid = pid.cast_unsigned();
-        let start_time = process::start_time(pid).unwrap_or(0);
-        let life = Life { pid, start_time, first_id: birth.identity.first_id, boot: process::boot() };
-        let running = Running { id: id.clone(), pid, start_time, socket };
-        let live = Live::new(running, pidfd, birth.identity.first_id, Some(group), spec.limits.memory);
-        if let Err(error) = self.records.write_life(id, &life) {
-            live.kill()?;
-            return Err(error);
-        }
-        Ok(live)
-    }
-
-    /// Takes back a launch that failed: what runs is killed, what is new removed.
-    fn undo(&self, id: &SandboxId, fresh: Fresh) {
-        let live = match self.lock().get(id) {
-            Some(Slot::Running(live)) => Some(Arc::clone(live)),
-            _ => None,
-        };
-        if let Some(live) = live {
-            live.expect_end();
-            // Errors here would hide the one that matters; the sweep finds what stays.
-            let _ = live.kill();
-            live.wait_until_gone(KILL_PATIENCE);
-        }
-        let _ = self.hierarchy.clear(id.as_str());
-        let _ = self.records.end_life(id);
-        if fresh == Fresh::Yes {
-            let _ = self.erase(id);
-        }
-        self.lock().remove(id);
-    }
-
-    /// Removes the files of a sandbox that does not run.
-    fn erase(&self, id: &SandboxId) -> Result<(), Error> {
-        self.store.remove(id)?;
-        self.records.remove(id)
-    }
-
-    fn carry_out(&self, task: Task) {
-        match task {
-            Task::Bury(live, exit) => self.bury(&live, exit),
-            Task::LetGo(descriptors) => drop(descriptors),
-            Task::EmptyTrash => {
-                // What cannot be deleted now is tried again with the next.
-                let _ = self.store.empty_trash();
-            }
-        }
-    }
-
-    /// Clears away what a sandbox leaves when its last process is gone.
-    fn bury(&self, live: &Live, exit: Exit) {
-        let id = live.id();
-        let cause = match exit {
-            _ if live.is_end_expected() => Ended::Stopped,
-            Exit::Code(code) => Ended::GuestExited { code },
-            Exit::Signal(signal) => Ended::Killed { signal },
-            Exit::Unknown => Ended::Vanished,
-        };
-        if let Some(group) = &live.group {
-            let _ = group.kill();
-            let _ = group.remove();
-        }
-        let _ = self.records.end_life(id);
-        self.pool.give_back(live.first_id);
-        self.lock().remove(id);
-        live.set_ended(cause.clone());
-        if !live.is_end_expected() {
-            // Nobody may be listening.
-            let _ = self.departed.lock().unwrap_or_else(PoisonError::into_inner).send((id.clone(), cause));
-        }
-    }
-}
-
-/// Whether a launch made the sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fresh {
-    Yes,
-    No,
-}
-
-/// What needs no kernel to be refused.
-fn check(spec: &Spec) -> Result<(), Error> {
-    let label = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.');
-    if spec.hostname.is_empty() || spec.hostname.len() > 63 || !label(&spec.hostname) {
-        return Err(Error::Invalid(format!(
-            "host name {:?} is not 1 to 63 letters, digits, '-' and '.'",
-            spec.hostname
-        )));
-    }
-    Ok(())
 }
 
 fn start_spawners(config: &Config) -> Result<(Spawners, Option<Spawner>), Error> {

@@ -1,7 +1,7 @@
 //! A running sandbox as the engine holds it, from its first process to its last.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,8 +20,10 @@ pub struct Live {
     pub first_id: u32,
     /// Absent on a host that gives us no cgroups.
     pub group: Option<Group>,
+    /// The outer end of a pipe whose closing ends the sandbox.
+    pub leash: Option<OwnedFd>,
     /// Bytes, for the sentence about memory that ran out.
-    pub memory_limit: u64,
+    memory_limit: AtomicU64,
     asked: AtomicBool,
     ended: Mutex<Option<Ended>>,
     gone: Condvar,
@@ -34,7 +36,8 @@ impl Live {
             pidfd,
             first_id,
             group,
-            memory_limit,
+            leash: None,
+            memory_limit: AtomicU64::new(memory_limit),
             asked: AtomicBool::new(false),
             ended: Mutex::new(None),
             gone: Condvar::new(),
@@ -61,12 +64,36 @@ impl Live {
             Ok(()) | Err(Errno::SRCH) => {}
             Err(errno) => return Err(crate::refused::Refused::new("kill the sandbox's first process", errno).into()),
         }
+        self.thaw()
+    }
+
+    pub fn thaw(&self) -> Result<(), Error> {
         if let Some(group) = &self.group
             && group.is_frozen()?
         {
             group.thaw()?;
         }
         Ok(())
+    }
+
+    pub fn group(&self) -> Result<&Group, Error> {
+        let none = || Error::Invalid(format!("sandbox {} has no cgroup: this host gives none", self.running.id));
+        self.group.as_ref().ok_or_else(none)
+    }
+
+    pub fn memory_limit(&self) -> u64 {
+        self.memory_limit.load(Ordering::Relaxed)
+    }
+
+    pub fn set_memory_limit(&self, bytes: u64) {
+        self.memory_limit.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that files in a tmpfs root take, as the host counts them; 0 where it cannot be looked at.
+    pub fn files_in_memory(&self) -> u64 {
+        let root = format!("/proc/{}/root/", self.running.pid);
+        rustix::fs::statvfs(root)
+            .map_or(0, |counted| counted.f_blocks.saturating_sub(counted.f_bfree) * counted.f_frsize)
     }
 
     /// Called once, when nothing of it is left.

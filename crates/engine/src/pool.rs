@@ -12,7 +12,7 @@ use crate::network::namespace::{self, Kind};
 use crate::refused::Refused;
 use crate::spawner::handle::{Spawner, Spawners};
 use crate::spawner::wire::{Answer, Outgoing, Request};
-use crate::user_namespace::{COUNT, Pair, Ranges};
+use crate::user_namespace::{COUNT, Maps, Pair, Ranges};
 
 /// A user namespace and its range, for one sandbox.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl Pool {
 
     fn make_identity(&self, call: impl FnOnce(&Request) -> Result<Vec<OwnedFd>, Refused>) -> Result<Identity, Error> {
         let first_id = lock(&self.ranges).take().ok_or(Error::NoRange(COUNT))?;
-        let made = call(&Request::UserNamespace { first: first_id }).map(|mut descriptors| {
+        let made = call(&Request::UserNamespace(Maps::range(first_id))).map(|mut descriptors| {
             let assembly = descriptors.pop();
             descriptors.pop().zip(assembly)
         });

@@ -24,7 +24,8 @@ use crate::refused::{Refused, Step};
 /// Work for the reaper.
 pub enum Task {
     Bury(Arc<Live>, Exit),
-    LetGo(Vec<OwnedFd>),
+    /// A launch is done: lets go of what it no longer needs and watches its memory.
+    Settle(Arc<Live>, Vec<OwnedFd>),
     EmptyTrash,
 }
 

@@ -1,9 +1,11 @@
 //! What is written down of a sandbox, so that a server that comes back knows what it finds.
 //!
 //! ```text
+//!   <data>/realm                         the name of this directory's cgroups
 //!   <data>/sandboxes/<id>/spec.json      before anything else happens
 //!                         running.json   while its processes live
 //!                         guest.sock     where the guest listens
+//!                         meminfo        what it sees as /proc/meminfo
 //! ```
 
 use std::fs;
@@ -52,12 +54,41 @@ impl Records {
         Ok(records)
     }
 
+    /// The name under which this data directory's cgroups lie: its own, so that engines on other directories of the
+    /// host never sweep them. Written to `<data>/realm`.
+    pub fn realm(&self) -> Result<String, Error> {
+        let path = self.folder.with_file_name("realm");
+        match fs::read_to_string(&path) {
+            Ok(text) if !text.trim().is_empty() => return Ok(text.trim().to_owned()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(Error::file("read", path)(error)),
+            _ => {}
+        }
+        let mut bytes = [0u8; 4];
+        let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+        filled.map_err(|errno| Error::file("name", &path)(errno.into()))?;
+        let realm = format!("cove-{:08x}", u32::from_ne_bytes(bytes));
+        let draft = path.with_extension(&realm);
+        fs::write(&draft, &realm).map_err(Error::file("write", &draft))?;
+        // Whoever links first gives the name; an engine that opens at the same moment takes it.
+        let linked = fs::hard_link(&draft, &path);
+        fs::remove_file(&draft).map_err(Error::file("remove", &draft))?;
+        match linked {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.realm(),
+            other => other.map(|()| realm).map_err(Error::file("name", path)),
+        }
+    }
+
     pub fn directory(&self, id: &SandboxId) -> PathBuf {
         self.folder.join(id.as_str())
     }
 
     pub fn socket(&self, id: &SandboxId) -> PathBuf {
         self.directory(id).join("guest.sock")
+    }
+
+    /// What the sandbox sees as `/proc/meminfo`.
+    pub fn memory_info(&self, id: &SandboxId) -> PathBuf {
+        self.directory(id).join("meminfo")
     }
 
     /// Makes the directory if need be. The write is whole or not at all.

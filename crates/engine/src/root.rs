@@ -7,7 +7,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags};
 use rustix::process::{Gid, Uid};
@@ -62,11 +62,38 @@ pub fn assemble(launch: &Launch, passed: &Incoming) -> Result<Vec<OwnedFd>, Refu
     for target in MOUNT_POINTS.into_iter().chain(launch.overlays.iter().skip(1).map(|o| o.target.as_str())) {
         make_directories(root.as_fd(), target)?;
     }
+    for (path, text) in &launch.files {
+        write_file(root.as_fd(), path, text)?;
+    }
+    for mount in &launch.mounts {
+        // In the overlay that covers the place, which the mount will lie on.
+        let covering = launch.overlays.iter().zip(&overlays).rev().find_map(|(overlay, made)| {
+            let rest = mount.target.strip_prefix(overlay.target.as_str())?;
+            (overlay.target.is_empty() || rest.starts_with('/')).then_some((made, rest.trim_start_matches('/')))
+        });
+        let (overlay, rest) = covering.ok_or_else(|| Refused::new("find the root overlay", Errno::INVAL))?;
+        make_mount_point(overlay.as_fd(), rest, mount.kind)?;
+    }
     Ok(overlays)
 }
 
+/// Replaces a file whatever was there, a symlink too.
+fn write_file(root: BorrowedFd<'_>, path: &str, text: &str) -> Result<(), Refused> {
+    let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+    make_directories(root, folder)?;
+    let open = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = open_beneath(root, if folder.is_empty() { "." } else { folder }, open, Mode::empty())?;
+    match rustix::fs::unlinkat(&folder, name, rustix::fs::AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(errno) => return Err(Refused::new(format!("replace /{path}"), errno)),
+    }
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(&folder, name, flags, Mode::from_raw_mode(0o644)).step(&format!("make /{path}"))?;
+    rustix::io::write(&file, text.as_bytes()).map(drop).step(&format!("write /{path}"))
+}
+
 /// Makes a place to mount on: what is there already stays.
-pub fn make_mount_point(root: BorrowedFd<'_>, target: &str, kind: AttachKind) -> Result<(), Refused> {
+fn make_mount_point(root: BorrowedFd<'_>, target: &str, kind: AttachKind) -> Result<(), Refused> {
     match kind {
         AttachKind::Directory => make_directories(root, target),
         AttachKind::File => {
@@ -236,11 +263,4 @@ fn new_filesystem(kind: &str, options: &[(&str, &str)], attributes: MountAttrFla
     }
     rustix::mount::fsconfig_create(&context).step(&name)?;
     rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).step(&name)
-}
-
-/// Whether what is open is a directory.
-pub fn kind_of(opened: BorrowedFd<'_>) -> rustix::io::Result<AttachKind> {
-    let mode = rustix::fs::fstat(opened)?.st_mode;
-    let directory = FileType::from_raw_mode(mode) == FileType::Directory;
-    Ok(if directory { AttachKind::Directory } else { AttachKind::File })
 }

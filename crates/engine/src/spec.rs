@@ -79,6 +79,43 @@ pub struct Spec {
     pub default_cwd: Option<String>,
 }
 
+impl Spec {
+    /// Refuses what needs no kernel to be refused.
+    pub fn check(&self) -> Result<(), crate::Error> {
+        let invalid = |text: String| Err(crate::Error::Invalid(text));
+        let label = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.');
+        if self.hostname.is_empty() || self.hostname.len() > 63 || !label(&self.hostname) {
+            return invalid(format!("host name {:?} is not 1 to 63 letters, digits, '-' and '.'", self.hostname));
+        }
+        if matches!(&self.root, Root::Layers(layers) if layers.is_empty()) {
+            return invalid("a sandbox needs at least one layer".into());
+        }
+        for mount in &self.mounts {
+            check_target(&mount.target).map_or(Ok(()), invalid)?;
+        }
+        Ok(())
+    }
+}
+
+/// Why nothing may be mounted there.
+fn check_target(target: &std::path::Path) -> Option<String> {
+    use std::path::Component;
+    let shown = target.display();
+    let mut parts = target.components();
+    if parts.next() != Some(Component::RootDir) || target.to_str().is_none() {
+        return Some(format!("mount target {shown} is not an absolute path"));
+    }
+    match parts.clone().next() {
+        None => return Some("nothing can be mounted over the root of a sandbox".into()),
+        Some(Component::Normal(first)) if ["proc", "dev", "sys"].iter().any(|name| first == *name) => {
+            return Some(format!("nothing can be mounted at {shown}: /proc, /dev and /sys are the sandbox's own"));
+        }
+        Some(_) => {}
+    }
+    let plain = parts.all(|part| matches!(part, Component::Normal(_)));
+    (!plain).then(|| format!("mount target {shown} leads through '..'"))
+}
+
 /// What the sandbox starts from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -15,6 +15,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Gid, Pid, Signal, Uid, WaitOptions};
 use rustix::thread::CapabilitySets;
+use serde::{Deserialize, Serialize};
 
 use cove_sys::clone::SingleThreaded;
 use cove_sys::namespace;
@@ -72,18 +73,42 @@ pub struct Pair {
     pub assembly: OwnedFd,
 }
 
+/// Which ids a user namespace knows: lines of `uid_map` and `gid_map`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Maps {
+    /// The host's id that owns the namespace and is charged for it.
+    pub owner: u32,
+    pub users: String,
+    pub groups: String,
+}
+
+impl Maps {
+    /// A sandbox's own range.
+    pub fn range(first: u32) -> Maps {
+        let line = format!("0 {first} {RANGE}\n");
+        Maps { owner: first, users: line.clone(), groups: line }
+    }
+
+    /// For a host folder: its owner and group are one user of the sandbox, everybody else is nobody. A sandbox can so
+    /// never make a file there that belongs to another user of the host.
+    pub fn folder(first: u32, inside: u32, owner: u32, group: u32) -> Maps {
+        let line = |id: u32| format!("{id} {} 1\n", first + inside);
+        Maps { owner: first, users: line(owner), groups: line(group) }
+    }
+}
+
 /// Makes a pair. `proc` is the host's `/proc`; the caller is root and has one thread.
-pub fn make(alone: &SingleThreaded, proc: BorrowedFd<'_>, first: u32) -> Result<Pair, Refused> {
+pub fn make(alone: &SingleThreaded, proc: BorrowedFd<'_>, maps: &Maps) -> Result<Pair, Refused> {
     let flags = rustix::net::SocketFlags::CLOEXEC;
     let (ours, theirs) =
         rustix::net::socketpair(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, flags, None)
             .step("make a pair of sockets")?;
-    let pid = cove_sys::clone::fork(alone, move || match live_in(proc, first, theirs.as_fd()) {
+    let pid = cove_sys::clone::fork(alone, move || match live_in(proc, maps.owner, theirs.as_fd()) {
         Ok(()) => 0,
         Err(refused) => refused.errno,
     })
     .step("fork for a user namespace")?;
-    let made = follow(proc, pid, first, ours.as_fd());
+    let made = follow(proc, pid, maps, ours.as_fd());
     // Nobody needs the process any more; where it has failed there is nobody to hear it.
     let _ = say(ours.as_fd());
     let status = rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(pid), WaitOptions::empty()));
@@ -97,8 +122,8 @@ pub fn make(alone: &SingleThreaded, proc: BorrowedFd<'_>, first: u32) -> Result<
 }
 
 /// The child: becomes the owner, makes the namespaces, waits for its maps, sets the ceilings, stays until let go.
-fn live_in(proc: BorrowedFd<'_>, first: u32, parent: BorrowedFd<'_>) -> Result<(), Refused> {
-    let (uid, gid) = (Uid::from_raw(first), Gid::from_raw(first));
+fn live_in(proc: BorrowedFd<'_>, owner: u32, parent: BorrowedFd<'_>) -> Result<(), Refused> {
+    let (uid, gid) = (Uid::from_raw(owner), Gid::from_raw(owner));
     rustix::thread::set_keep_capabilities(true).step("keep capabilities")?;
     rustix::thread::set_thread_groups(&[]).step("drop groups")?;
     rustix::thread::set_thread_res_gid(gid, gid, gid).step("become the range's owner")?;
@@ -124,12 +149,11 @@ fn live_in(proc: BorrowedFd<'_>, first: u32, parent: BorrowedFd<'_>) -> Result<(
     hear(parent)
 }
 
-fn follow(proc: BorrowedFd<'_>, pid: Pid, first: u32, child: BorrowedFd<'_>) -> Result<Pair, Refused> {
+fn follow(proc: BorrowedFd<'_>, pid: Pid, maps: &Maps, child: BorrowedFd<'_>) -> Result<Pair, Refused> {
     let pid = pid.as_raw_nonzero();
     hear(child)?;
-    let map = format!("0 {first} {RANGE}\n");
-    write_beneath(proc, &format!("{pid}/uid_map"), &map)?;
-    write_beneath(proc, &format!("{pid}/gid_map"), &map)?;
+    write_beneath(proc, &format!("{pid}/uid_map"), &maps.users)?;
+    write_beneath(proc, &format!("{pid}/gid_map"), &maps.groups)?;
     say(child)?;
     hear(child)?;
     let open = |kind: &str| {

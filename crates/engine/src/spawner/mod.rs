@@ -68,8 +68,8 @@ impl Spawner {
                 self.guest = Some(passed.get(slot)?.try_clone_to_owned().step("keep the guest")?);
                 Ok((Answer::Ready, Vec::new()))
             }
-            Request::UserNamespace { first } => {
-                let pair = user_namespace::make(&self.launcher.alone, self.proc.as_fd(), first)?;
+            Request::UserNamespace(maps) => {
+                let pair = user_namespace::make(&self.launcher.alone, self.proc.as_fd(), &maps)?;
                 Ok((Answer::Namespaces, vec![pair.user, pair.assembly]))
             }
             Request::Launch(launch) => {

@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::refused::{Refused, Step};
+use crate::user_namespace::Maps;
 
 /// The kernel's own limit for one packet (`SCM_MAX_FD`).
 pub const MAX_DESCRIPTORS: usize = 253;
@@ -56,11 +57,8 @@ impl Incoming {
 pub enum Request {
     /// The program that becomes PID 1; kept by the spawner. One descriptor.
     Guest(Slot),
-    /// A user namespace that maps 65,536 ids from `first` on, and a mount namespace that belongs to it. Answered with
-    /// the two.
-    UserNamespace {
-        first: u32,
-    },
+    /// A user namespace, and a mount namespace that belongs to it. Answered with the two.
+    UserNamespace(Maps),
     Launch(Box<Launch>),
 }
 
@@ -78,6 +76,8 @@ pub struct Launch {
     pub storage: Slot,
     /// Detached mounts and where they go.
     pub mounts: Vec<Attach>,
+    /// Files of the root that are written before it is entered: its name, who answers for names.
+    pub files: Vec<(String, String)>,
     pub hostname: String,
     /// The host's number for the sandbox's user 0.
     pub first_id: u32,

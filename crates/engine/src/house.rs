@@ -1,0 +1,355 @@
+//! What the engine and its reaper share: the sandboxes that live, and the means to make and clear away one.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use rustix::process::{Pid, PidfdFlags};
+
+use crate::base;
+use crate::birth::Birth;
+use crate::cgroup::{Group, Hierarchy, MemoryWatch};
+use crate::engine::{Departure, KILL_PATIENCE};
+use crate::error::Error;
+use crate::life::Live;
+use crate::memory_info;
+use crate::network::Proxy;
+use crate::pool::Pool;
+use crate::process;
+use crate::reaper::{Exit, Task};
+use crate::record::{Life, Records};
+use crate::refused::{Refused, Step};
+use crate::spawner::handle::Spawners;
+use crate::spawner::wire::{Answer, Outgoing, Request};
+use crate::spec::{Network, SandboxId, Spec, Storage};
+use crate::state::{Ended, Running, Usage};
+use crate::storage::{Store, Upper};
+
+pub struct House {
+    pub data: PathBuf,
+    pub records: Records,
+    pub store: Store,
+    pub hierarchy: Hierarchy,
+    pub spawners: Spawners,
+    pub pool: Arc<Pool>,
+    /// The layer of the built-in template.
+    pub base: PathBuf,
+    memory: MemoryWatch,
+    proxy: OnceLock<Proxy>,
+    starting_proxy: Mutex<()>,
+    leashes: Leashes,
+    live: Mutex<HashMap<SandboxId, Slot>>,
+    departed: Mutex<Sender<Departure>>,
+}
+
+impl std::fmt::Debug for House {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("House").field("data", &self.data).finish_non_exhaustive()
+    }
+}
+
+/// A sandbox that is here.
+#[derive(Debug)]
+pub enum Slot {
+    /// A launch is under way.
+    Starting,
+    Running(Arc<Live>),
+}
+
+/// Whether a launch makes the sandbox or wakes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fresh {
+    Yes,
+    No,
+}
+
+/// Whether sandboxes end with this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leashes {
+    Held,
+    None,
+}
+
+impl House {
+    pub fn open(
+        data: &Path,
+        spawners: Spawners,
+        pool: usize,
+        leashes: Leashes,
+    ) -> Result<(House, Receiver<Departure>), Error> {
+        let records = Records::open(data)?;
+        let (departed, departures) = channel();
+        let house = House {
+            data: data.canonicalize().map_err(Error::file("find", data))?,
+            hierarchy: Hierarchy::of_realm(&records.realm()?)?,
+            records,
+            store: Store::open(data)?,
+            spawners,
+            pool: Arc::new(Pool::new(pool)),
+            base: base::layer(data)?,
+            memory: MemoryWatch::start()?,
+            proxy: OnceLock::new(),
+            starting_proxy: Mutex::default(),
+            leashes,
+            live: Mutex::default(),
+            departed: Mutex::new(departed),
+        };
+        Ok((house, departures))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, HashMap<SandboxId, Slot>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The egress proxy, started with the first sandbox that needs it.
+    pub fn proxy(&self) -> Result<&Proxy, Error> {
+        let _one = self.starting_proxy.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(proxy) = self.proxy.get() {
+            return Ok(proxy);
+        }
+        let proxy = Proxy::start()?;
+        Ok(self.proxy.get_or_init(|| proxy))
+    }
+
+    /// Marks a launch; says whether the sandbox is new.
+    pub fn claim(&self, id: &SandboxId) -> Result<Fresh, Error> {
+        let mut live = self.lock();
+        if live.contains_key(id) {
+            return Err(Error::AlreadyRunning(id.clone()));
+        }
+        let fresh = if self.records.directory(id).exists() { Fresh::No } else { Fresh::Yes };
+        live.insert(id.clone(), Slot::Starting);
+        Ok(fresh)
+    }
+
+    pub fn is_starting(&self, id: &SandboxId) -> bool {
+        matches!(self.lock().get(id), Some(Slot::Starting))
+    }
+
+    pub fn running(&self, id: &SandboxId) -> Result<Arc<Live>, Error> {
+        match self.lock().get(id) {
+            Some(Slot::Running(live)) => Ok(Arc::clone(live)),
+            Some(Slot::Starting) => Err(Error::NotRunning(id.clone())),
+            None if self.records.directory(id).exists() => Err(Error::NotRunning(id.clone())),
+            None => Err(Error::NotFound(id.clone())),
+        }
+    }
+
+    pub fn spec(&self, id: &SandboxId) -> Result<Spec, Error> {
+        self.records.spec(id)?.ok_or_else(|| Error::NotFound(id.clone()))
+    }
+
+    pub fn upper(&self, spec: &Spec) -> Result<Upper, Error> {
+        if spec.storage == Storage::Disk
+            && let Some(upper) = self.store.find(&spec.id)?
+        {
+            return Ok(upper);
+        }
+        Ok(self.store.create(&spec.id, spec.storage, &spec.limits)?)
+    }
+
+    /// Has a spawner clone the sandbox and writes down who it is.
+    pub fn start(&self, spec: &Spec, birth: &Birth, group: Group, socket: PathBuf) -> Result<Live, Error> {
+        let id = &spec.id;
+        let leash = match self.leashes {
+            Leashes::None => None,
+            Leashes::Held => {
+                Some(rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).step("make a leash for the sandbox")?)
+            }
+        };
+        let mut outgoing = Outgoing::default();
+        let inner_end = leash.as_ref().map(|(inner, _)| inner.as_fd());
+        let request = Request::Launch(Box::new(birth.request(spec, inner_end, &mut outgoing)?));
+        let answered = self.spawners.call(&request, &outgoing);
+        let (answer, mut descriptors) = answered.map_err(|source| Error::Launch { id: id.clone(), source })?;
+        let (Answer::Started { pid }, Some(pidfd)) = (answer, descriptors.0.pop()) else {
+            return Err(Refused::new("understand a spawner", rustix::io::Errno::BADMSG).into());
+        };
+        let pid = pid.cast_unsigned();
+        let start_time = process::start_time(pid).unwrap_or(0);
+        let life = Life { pid, start_time, first_id: birth.identity.first_id, boot: process::boot() };
+        let running = Running { id: id.clone(), pid, start_time, socket };
+        let mut live = Live::new(running, pidfd, birth.identity.first_id, Some(group), spec.limits.memory);
+        live.leash = leash.map(|(_, outer)| outer);
+        if let Err(error) = self.records.write_life(id, &life) {
+            live.kill()?;
+            return Err(error);
+        }
+        Ok(live)
+    }
+
+    /// Takes over a sandbox that an earlier engine started; `None` where it does not run or is held already.
+    pub fn adopt(&self, spec: &Spec) -> Result<Option<Arc<Live>>, Error> {
+        let id = &spec.id;
+        if self.lock().contains_key(id) {
+            return Ok(None);
+        }
+        let Some(life) = self.records.life(id)? else { return Ok(None) };
+        let Some(pidfd) = open_process(&life) else {
+            // Ended while nobody looked; what is left of it is in the way of the next launch.
+            self.hierarchy.clear(id.as_str())?;
+            self.records.end_life(id)?;
+            return Ok(None);
+        };
+        self.pool.reserve(life.first_id);
+        if let Network::Full(egress) = &spec.network {
+            let path = format!("/proc/{}/ns/net", life.pid);
+            let network: OwnedFd = File::open(&path).map_err(Error::file("open", &path))?.into();
+            self.proxy()?.attach(id, network.as_fd(), egress)?;
+        }
+        let socket = self.records.socket(id);
+        let running = Running { id: id.clone(), pid: life.pid, start_time: life.start_time, socket };
+        let group = self.hierarchy.open(id.as_str());
+        let live = Arc::new(Live::new(running, pidfd, life.first_id, group, spec.limits.memory));
+        self.lock().insert(id.clone(), Slot::Running(Arc::clone(&live)));
+        Ok(Some(live))
+    }
+
+    /// Every id of which anything is there: a record, files, a cgroup.
+    pub fn traces(&self) -> Result<BTreeSet<SandboxId>, Error> {
+        let mut traces: BTreeSet<SandboxId> = self.records.names()?.into_iter().collect();
+        traces.extend(self.store.names()?);
+        traces.extend(self.hierarchy.names().into_iter().filter_map(|name| name.parse().ok()));
+        Ok(traces)
+    }
+
+    pub fn usage(&self, id: &SandboxId) -> Result<Usage, Error> {
+        let spec = self.spec(id)?;
+        let mut usage = Usage { disk_limit: spec.limits.disk, memory_limit: spec.limits.memory, ..Usage::default() };
+        if let Ok(live) = self.running(id)
+            && let Some(group) = &live.group
+        {
+            let counted = group.usage()?;
+            usage.cpu_ns = counted.cpu_ns;
+            usage.memory = counted.memory;
+            usage.memory_cache = counted.memory_cache;
+            usage.memory_peak = counted.memory_peak;
+            usage.memory_kills = counted.memory_kills;
+            usage.pids = counted.pids;
+            // A sandbox of an earlier version has no such file.
+            let _ = memory_info::renew(&self.records.memory_info(id), spec.limits.memory, counted.memory);
+        }
+        if spec.storage == Storage::Disk {
+            usage.disk = self.store.used(id)?.bytes;
+        } else if let Ok(live) = self.running(id) {
+            usage.disk = live.files_in_memory();
+        }
+        if let Some(counters) = self.proxy.get().and_then(|proxy| proxy.counters(id)) {
+            (usage.network_received, usage.network_sent) = (counters.received, counters.sent);
+        }
+        Ok(usage)
+    }
+
+    /// Takes back a launch that failed: what runs is killed, what is new removed.
+    pub fn undo(&self, id: &SandboxId, fresh: Fresh) {
+        let live = match self.lock().get(id) {
+            Some(Slot::Running(live)) => Some(Arc::clone(live)),
+            _ => None,
+        };
+        if let Some(live) = live {
+            live.expect_end();
+            // Errors here would hide the one that matters; the sweep finds what stays.
+            let _ = live.kill();
+            live.wait_until_gone(KILL_PATIENCE);
+        }
+        self.detach(id);
+        let _ = self.hierarchy.clear(id.as_str());
+        let _ = self.records.end_life(id);
+        if fresh == Fresh::Yes {
+            let _ = self.erase(id);
+        }
+        self.lock().remove(id);
+    }
+
+    /// Removes the files of a sandbox that does not run.
+    pub fn erase(&self, id: &SandboxId) -> Result<(), Error> {
+        // Files in memory are gone with the processes; asking the store would make it choose a backing for nothing.
+        if self.records.spec(id).ok().flatten().is_none_or(|spec| spec.storage == Storage::Disk) {
+            self.store.remove(id)?;
+        }
+        self.records.remove(id)
+    }
+
+    /// What the reaper does.
+    pub fn carry_out(&self, task: Task) {
+        match task {
+            Task::Bury(live, exit) => self.bury(&live, exit),
+            Task::Settle(live, descriptors) => {
+                drop(descriptors);
+                // Without it the largest process goes unnamed when memory runs out; nothing else depends on it.
+                let _ = self.watch_memory(&live);
+            }
+            Task::EmptyTrash => {
+                // What cannot be deleted now is tried again with the next.
+                let _ = self.store.empty_trash();
+            }
+        }
+    }
+
+    pub fn watch_memory(&self, live: &Live) -> Result<(), Error> {
+        match &live.group {
+            Some(group) => Ok(self.memory.add(&self.hierarchy, group, live.memory_limit())?),
+            None => Ok(()),
+        }
+    }
+
+    fn detach(&self, id: &SandboxId) {
+        if let Some(proxy) = self.proxy.get() {
+            proxy.detach(id);
+        }
+    }
+
+    /// Clears away what a sandbox leaves when its last process is gone.
+    fn bury(&self, live: &Live, exit: Exit) {
+        let id = live.id();
+        let cause = self.cause(live, exit);
+        self.detach(id);
+        self.memory.forget(id.as_str());
+        if let Some(group) = &live.group {
+            // Nothing of it should be left to kill; what cannot be removed the sweep finds.
+            let _ = group.kill();
+            let _ = group.remove();
+        }
+        let _ = self.records.end_life(id);
+        self.pool.give_back(live.first_id);
+        self.lock().remove(id);
+        live.set_ended(cause.clone());
+        if !live.is_end_expected() {
+            // Nobody may be listening.
+            let _ = self.departed.lock().unwrap_or_else(PoisonError::into_inner).send((id.clone(), cause));
+        }
+    }
+
+    fn cause(&self, live: &Live, exit: Exit) -> Ended {
+        if live.is_end_expected() {
+            return Ended::Stopped;
+        }
+        let killed = matches!(exit, Exit::Signal(9) | Exit::Unknown);
+        if killed
+            && let Some(counted) = live.group.as_ref().and_then(|group| group.usage().ok())
+            && counted.memory_kills > 0
+        {
+            let largest = self.memory.largest(live.id().as_str());
+            return Ended::OutOfMemory { limit: live.memory_limit(), peak: counted.memory_peak, largest };
+        }
+        match exit {
+            Exit::Code(code) => Ended::GuestExited { code },
+            Exit::Signal(signal) => Ended::Killed { signal },
+            Exit::Unknown => Ended::Vanished,
+        }
+    }
+}
+
+/// A descriptor of the very process that was written down; its number may be another's by now.
+fn open_process(life: &Life) -> Option<OwnedFd> {
+    if life.boot != process::boot() || process::start_time(life.pid) != Some(life.start_time) {
+        return None;
+    }
+    let pid = Pid::from_raw(life.pid.cast_signed())?;
+    let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    // Again: it may have changed hands between the look and the open.
+    (process::start_time(life.pid) == Some(life.start_time)).then_some(pidfd)
+}
