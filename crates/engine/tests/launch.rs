@@ -1,26 +1,199 @@
-//! A sandbox is born, answers, and leaves nothing.
+//! A sandbox is born, works, sleeps, is found again, and leaves nothing.
 
 mod house;
 
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-use house::House;
+use cove_engine::spec::{Access, Limits, Mount, Root, Storage};
+use cove_engine::{Ended, Error};
+use house::{House, eventually};
 
 #[test]
 fn a_sandbox_starts_answers_and_is_gone() {
     let house = House::open();
-    let running = house.engine.launch(&house.spec()).unwrap();
-    assert!(house.answers(&running.id));
-    house.engine.stop(&running.id, Duration::from_secs(2)).unwrap();
-    assert!(!house.answers(&running.id));
-    house.engine.destroy(&running.id).unwrap();
+    let id = house.launch();
+    assert!(house.answers(&id));
+    house.engine.stop(&id, Duration::from_secs(2)).unwrap();
+    assert!(!house.answers(&id));
+    house.engine.destroy(&id).unwrap();
     house.assert_empty();
 }
 
 #[test]
 fn destroying_a_running_sandbox_leaves_nothing() {
     let house = House::open();
-    let running = house.engine.launch(&house.spec()).unwrap();
-    house.engine.destroy(&running.id).unwrap();
+    let id = house.launch();
+    house.engine.destroy(&id).unwrap();
+    house.assert_empty();
+}
+
+#[test]
+fn the_base_template_has_the_hosts_programs_and_files_of_its_own() {
+    let house = House::open();
+    let id = house.launch();
+    assert_eq!(house.output(&id, "echo $((6*7)); id -un; pwd; hostname"), "42\nuser\n/home/user\nhouse");
+    assert_eq!(house.output(&id, "touch /home/user/mine /tmp/mine && ls /home"), "user");
+    let ran = house.run_as(&id, Some("root"), "echo new > /usr/local/bin/new && cat /usr/local/bin/new");
+    assert_eq!(ran.stdout, "new\n", "{ran:?}");
+    assert!(!std::path::Path::new("/usr/local/bin/new").exists(), "a write to /usr reached the host");
+    assert_eq!(house.output(&id, "getent hosts house | tr -s ' '"), "127.0.1.1 house");
+    house.engine.destroy(&id).unwrap();
+    house.assert_empty();
+}
+
+#[test]
+fn sudo_works_and_reaches_no_further_than_the_sandbox() {
+    let house = House::open();
+    let id = house.launch();
+    let ran = house.run(&id, "sudo -n id -u");
+    assert_eq!((ran.code, ran.stdout.trim()), (0, "0"), "{ran:?}");
+    let held = house.output(&id, "sudo -n grep CapEff /proc/self/status");
+    // chown dac_override fowner fsetid kill setgid setuid setpcap net_bind_service net_raw audit_write setfcap
+    assert_eq!(held, "CapEff:\t00000000a00025fb");
+    house.engine.destroy(&id).unwrap();
+    house.assert_empty();
+}
+
+#[test]
+fn memory_and_processors_are_seen_as_limited() {
+    let house = House::open();
+    let mut spec = house.spec();
+    spec.limits = Limits { cpus: 1.0, memory: 300 << 20, ..spec.limits };
+    let id = house.engine.launch(&spec).unwrap().id;
+    assert_eq!(house.output(&id, "grep MemTotal /proc/meminfo | tr -s ' '"), "MemTotal: 307200 kB");
+    assert_eq!(house.output(&id, "nproc"), "1");
+    house.engine.destroy(&id).unwrap();
+    house.assert_empty();
+}
+
+#[test]
+fn a_paused_sandbox_does_not_answer_until_it_is_resumed() {
+    let house = House::open();
+    let id = house.launch();
+    house.engine.pause(&id).unwrap();
+    assert!(house.engine.found().unwrap()[0].paused);
+    house.engine.resume(&id).unwrap();
+    assert!(house.answers(&id));
+    house.engine.pause(&id).unwrap();
+    house.engine.destroy(&id).unwrap();
+    house.assert_empty();
+}
+
+#[test]
+fn files_on_disk_outlive_a_stop_and_belong_to_the_same_users_in_the_next_life() {
+    let house = House::open();
+    let mut spec = house.spec();
+    spec.storage = Storage::Disk;
+    spec.limits.disk = Some(256 << 20);
+    house.engine.launch(&spec).unwrap();
+    let id = &spec.id;
+    house.output(id, "echo kept > ~/kept && sudo -n sh -c 'echo too > /usr/local/too && rm -f /etc/services'");
+    house.engine.stop(id, Duration::from_secs(5)).unwrap();
+    // Other ranges are handed out in between.
+    let other = house.launch();
+    house.engine.launch(&spec).unwrap();
+    let seen =
+        house.output(id, "cat ~/kept /usr/local/too; stat -c %U ~/kept /usr/local/too; ls /etc/services 2>&1 | wc -l");
+    assert_eq!(seen, "kept\ntoo\nuser\nroot\n1");
+    for id in [id, &other] {
+        house.engine.destroy(id).unwrap();
+    }
+    house.assert_empty();
+}
+
+#[test]
+fn a_host_folder_is_shown_as_asked_and_belongs_to_the_user() {
+    let house = House::open();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("given"), "data\n").unwrap();
+    let mut spec = house.spec();
+    let mount = |target: &str, access| Mount { source: folder.path().into(), target: target.into(), access };
+    spec.mounts = vec![mount("/data", Access::ReadWrite), mount("/usr/local/look", Access::ReadOnly)];
+    let id = house.engine.launch(&spec).unwrap().id;
+    assert_eq!(house.output(&id, "cat /data/given; stat -c %U /data/given; echo x > /data/made"), "data\nuser");
+    let owner = folder.path().metadata().unwrap().uid();
+    assert_eq!(folder.path().join("made").metadata().unwrap().uid(), owner);
+    let ran = house.run(&id, "cat /usr/local/look/given && echo x > /usr/local/look/given");
+    assert_ne!(ran.code, 0, "a read-only folder was written: {ran:?}");
+    let ran = house.run_as(&id, Some("root"), "echo x > /data/by-root");
+    assert_ne!(ran.code, 0, "the sandbox's root made a file that would be the host's root's: {ran:?}");
+    house.engine.destroy(&id).unwrap();
+    house.assert_empty();
+}
+
+#[test]
+fn an_engine_that_comes_back_finds_its_sandboxes_running() {
+    let house = House::open();
+    let (id, gone) = (house.launch(), house.launch());
+    let pid = house.output(&id, "sleep 1000 >/dev/null 2>&1 & echo $!");
+    let house = house.reopen();
+    let mut found = house.engine.found().unwrap();
+    found.sort_by_key(|found| found.spec.id.clone());
+    assert_eq!(found.len(), 2);
+    assert!(found.iter().all(|found| found.running.is_some()));
+    assert_eq!(house.output(&id, &format!("kill -0 {pid} && echo alive")), "alive");
+    let departures = house.engine.departures().unwrap();
+    let swept = house.engine.sweep(&|swept| *swept == id).unwrap();
+    assert_eq!(swept, vec![gone]);
+    assert!(house.answers(&id));
+    house.engine.destroy(&id).unwrap();
+    assert!(departures.try_recv().is_err(), "an end that was asked for is no news");
+    house.assert_empty();
+}
+
+#[test]
+fn a_sandbox_whose_guest_dies_is_told_of_and_can_start_again() {
+    let house = House::open();
+    let departures = house.engine.departures().unwrap();
+    let spec = house.spec();
+    let running = house.engine.launch(&spec).unwrap();
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(running.pid.cast_signed()).unwrap(),
+        rustix::process::Signal::KILL,
+    )
+    .unwrap();
+    let (id, ended) = departures.recv_timeout(Duration::from_secs(10)).unwrap();
+    assert_eq!((&id, ended), (&running.id, Ended::Killed { signal: 9 }));
+    house.engine.launch(&spec).unwrap();
+    assert!(house.answers(&id));
+    house.engine.destroy(&id).unwrap();
+    house.assert_empty();
+}
+
+#[test]
+fn a_sandbox_that_eats_its_memory_loses_the_process_and_the_host_counts_it() {
+    let house = House::open();
+    let mut spec = house.spec();
+    spec.limits.memory = 64 << 20;
+    let id = house.engine.launch(&spec).unwrap().id;
+    let ran = house.run(&id, "python3 -c 'x = bytearray(500 << 20)'; echo $?");
+    assert_eq!(ran.stdout.trim(), "137", "{ran:?}");
+    eventually("the kill is counted", || house.engine.usage(&id).unwrap().memory_kills > 0);
+    assert!(house.answers(&id), "the guest outlives its children");
+    house.engine.destroy(&id).unwrap();
+    house.assert_empty();
+}
+
+#[test]
+fn bad_input_is_refused_by_name_and_leaves_nothing() {
+    let house = House::open();
+    let mut spec = house.spec();
+    spec.hostname = "not a name".into();
+    assert!(matches!(house.engine.launch(&spec), Err(Error::Invalid(text)) if text.contains("not a name")));
+    let mut spec = house.spec();
+    spec.root = Root::Layers(vec!["/nonexistent/layer".into()]);
+    let error = house.engine.launch(&spec).unwrap_err().to_string();
+    assert!(error.contains("/nonexistent/layer"), "{error}");
+    let mut spec = house.spec();
+    spec.mounts = vec![Mount { source: "/tmp".into(), target: "/proc/sys".into(), access: Access::ReadWrite }];
+    assert!(house.engine.launch(&spec).unwrap_err().to_string().contains("/proc/sys"));
+    let id = house.launch();
+    let mut twin = house.spec();
+    twin.id = id.clone();
+    assert!(matches!(house.engine.launch(&twin), Err(Error::AlreadyRunning(_))));
+    assert!(house.answers(&id), "a refused twin must not hurt the first");
+    house.engine.destroy(&id).unwrap();
+    assert!(matches!(house.engine.pause(&id), Err(Error::NotFound(_))));
     house.assert_empty();
 }

@@ -1,22 +1,41 @@
 //! An engine in a directory of its own, which must be empty at the end.
 
+#![allow(dead_code, reason = "each test file uses its part of the house")]
+
 use std::num::NonZeroUsize;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cove_engine::spec::{Limits, Network, Root, Storage};
 use cove_engine::{Config, Engine, SandboxId, Spawning, Spec};
-use cove_protocol::{Kind, Request, frame};
+use cove_protocol::process::{Command, Spec as ProcessSpec};
+use cove_protocol::{Event, Failure, Kind, Request, frame};
 
 pub struct House {
     pub engine: Engine,
     pub data: tempfile::TempDir,
 }
 
+/// How a command ended.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
 impl House {
     pub fn open() -> House {
         let data = tempfile::Builder::new().prefix("cove-house-").tempdir().unwrap();
+        House { engine: open(data.path()), data }
+    }
+
+    /// The engine dies and another takes its place.
+    pub fn reopen(self) -> House {
+        let House { engine, data } = self;
+        drop(engine);
         House { engine: open(data.path()), data }
     }
 
@@ -36,18 +55,71 @@ impl House {
         }
     }
 
+    pub fn launch(&self) -> SandboxId {
+        self.engine.launch(&self.spec()).unwrap().id
+    }
+
+    pub fn connect(&self, id: &SandboxId) -> std::io::Result<UnixStream> {
+        let stream = UnixStream::connect(self.engine.socket(id))?;
+        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        Ok(stream)
+    }
+
     pub fn answers(&self, id: &SandboxId) -> bool {
-        let Ok(mut stream) = std::os::unix::net::UnixStream::connect(self.engine.socket(id)) else { return false };
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let Ok(mut stream) = self.connect(id) else { return false };
         frame::write_json(&mut stream, Kind::Request, &Request::Ping).is_ok()
             && matches!(frame::read(&mut stream), Ok(Some(answer)) if answer.kind == Kind::Reply)
     }
 
+    /// Runs a line of shell as the sandbox's default user.
+    pub fn run(&self, id: &SandboxId, line: &str) -> Ran {
+        self.run_as(id, None, line)
+    }
+
+    pub fn run_as(&self, id: &SandboxId, user: Option<&str>, line: &str) -> Ran {
+        let command = Command::Argv(vec!["/bin/sh".into(), "-c".into(), line.into()]);
+        let spec = ProcessSpec { user: user.map(str::to_owned), ..ProcessSpec::new(command) };
+        let mut stream = self.connect(id).unwrap();
+        frame::write_json(&mut stream, Kind::Request, &Request::Start(spec)).unwrap();
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        loop {
+            let frame = frame::read(&mut stream).unwrap().expect("the guest closed before the command ended");
+            match frame.kind {
+                Kind::Stdout => out.extend(frame.payload),
+                Kind::Stderr => err.extend(frame.payload),
+                Kind::Failure => panic!("{line}: {}", frame.parse::<Failure>().unwrap().message),
+                Kind::Event => {
+                    if let Event::Exited { exit } = frame.parse().unwrap() {
+                        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+                        return Ran { code: exit.status(), stdout: text(out), stderr: text(err) };
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// What a command prints; it must succeed.
+    pub fn output(&self, id: &SandboxId, line: &str) -> String {
+        let ran = self.run(id, line);
+        assert_eq!(ran.code, 0, "{line}: {ran:?}");
+        ran.stdout.trim_end().to_owned()
+    }
+
     /// No record, no cgroup, no file of a sandbox is left.
     pub fn assert_empty(&self) {
-        let left: Vec<PathBuf> =
-            std::fs::read_dir(self.data.path().join("sandboxes")).unwrap().map(|entry| entry.unwrap().path()).collect();
-        assert!(left.is_empty(), "left behind: {left:?}");
+        let list = |path: PathBuf| -> Vec<PathBuf> {
+            std::fs::read_dir(path).into_iter().flatten().map(|entry| entry.unwrap().path()).collect()
+        };
+        assert_eq!(list(self.data.path().join("sandboxes")), Vec::<PathBuf>::new(), "records");
+        eventually("the trash is emptied", || list(self.data.path().join("storage/trash")).is_empty());
+        let realm = std::fs::read_to_string(self.data.path().join("realm")).unwrap();
+        for hierarchy in list("/sys/fs/cgroup".into()) {
+            let named = |path: &PathBuf| Some(path.file_name()?.to_str()?.parse::<SandboxId>().is_ok());
+            let sandbox = |path: &PathBuf| named(path) == Some(true);
+            let groups: Vec<_> = list(hierarchy.join(&realm)).into_iter().filter(sandbox).collect();
+            assert_eq!(groups, Vec::<PathBuf>::new(), "cgroups");
+        }
     }
 }
 
@@ -61,4 +133,13 @@ pub fn new_id() -> SandboxId {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     format!("t{:09}{number:010}", std::process::id()).parse().unwrap()
+}
+
+/// Waits for what must come true, ten seconds at most.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
