@@ -8,6 +8,8 @@ const NUMBERS: &str = include_str!("../policies/numbers-x86_64");
 #[cfg(target_arch = "aarch64")]
 const NUMBERS: &str = include_str!("../policies/numbers-aarch64");
 
+const EPERM: u16 = 1;
+
 /// What becomes of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
@@ -16,10 +18,10 @@ pub enum Verdict {
     Refuse,
     /// ENOSYS: as if the kernel did not have it.
     Absent,
-    /// Allowed if one of the alternatives holds, else refused.
-    When(Vec<Alternative>),
-    /// Refused if one of the alternatives holds, else allowed.
-    Unless(Vec<Alternative>),
+    /// Allowed if one of the alternatives holds, else answered with the error.
+    When(Vec<Alternative>, u16),
+    /// Answered with the error if one of the alternatives holds, else allowed.
+    Unless(Vec<Alternative>, u16),
 }
 
 /// All of its comparisons hold.
@@ -65,8 +67,13 @@ fn parse(policy: &str, numbers: &str) -> Result<Policy, String> {
             "absent" => Verdict::Absent,
             "when" | "unless" => {
                 let (name, conditions) = rest.split_once(' ').ok_or_else(|| format!("no condition: {line}"))?;
+                let (conditions, error) = match conditions.split_once(" else ") {
+                    Some((conditions, error)) => (conditions, error.parse().map_err(|_| format!("no error: {line}"))?),
+                    None => (conditions, EPERM),
+                };
                 let conditions = conditions.split('|').map(alternative).collect::<Result<_, _>>()?;
-                enter(name, if word == "when" { Verdict::When(conditions) } else { Verdict::Unless(conditions) })?;
+                let verdict = if word == "when" { Verdict::When } else { Verdict::Unless };
+                enter(name, verdict(conditions, error))?;
                 continue;
             }
             _ => return Err(format!("not a rule: {line}")),
@@ -136,6 +143,6 @@ mod tests {
     fn a_condition_is_read_with_its_mask() {
         let policy = parse("when clone arg0&0x7e020000=0", "56 clone").unwrap();
         let expected = Comparison { argument: 0, mask: 0x7e02_0000, value: 0 };
-        assert_eq!(policy[&56], Verdict::When(vec![vec![expected]]));
+        assert_eq!(policy[&56], Verdict::When(vec![vec![expected]], EPERM));
     }
 }

@@ -94,8 +94,8 @@ fn decide(verdict: &Verdict) -> Vec<Instruction> {
         Verdict::Allow => vec![give(ALLOW)],
         Verdict::Refuse => vec![give(EPERM)],
         Verdict::Absent => vec![give(ENOSYS)],
-        Verdict::When(alternatives) => choose(alternatives, ALLOW, EPERM),
-        Verdict::Unless(alternatives) => choose(alternatives, EPERM, ALLOW),
+        Verdict::When(alternatives, error) => choose(alternatives, ALLOW, ERRNO | u32::from(*error)),
+        Verdict::Unless(alternatives, error) => choose(alternatives, ERRNO | u32::from(*error), ALLOW),
     }
 }
 
@@ -137,6 +137,8 @@ mod tests {
     use super::super::policy;
     use super::*;
 
+    const EAFNOSUPPORT: u32 = ERRNO | 97;
+
     /// The kernel's machine, as far as this module speaks to it.
     fn run(program: &[Instruction], number: u32, machine: u32, arguments: [u64; 6]) -> u32 {
         let (mut accumulator, mut at) = (0u32, 0usize);
@@ -172,7 +174,7 @@ mod tests {
                 Some(Verdict::Allow) => ALLOW,
                 Some(Verdict::Refuse) => EPERM,
                 Some(Verdict::Absent) | None => ENOSYS,
-                Some(Verdict::When(_) | Verdict::Unless(_)) => continue,
+                Some(Verdict::When(..) | Verdict::Unless(..)) => continue,
             };
             assert_eq!(run(&program, number, ARCHITECTURE, [0; 6]), expected, "system call {number}");
         }
@@ -193,9 +195,9 @@ mod tests {
         let (socket, clone, ioctl, personality) = (41, 56, 16, 135);
         assert_eq!(call(socket, 2, 1, 0), ALLOW, "an ordinary socket");
         assert_eq!(call(socket, 16, 3, 0), ALLOW, "netlink for routes");
-        assert_eq!(call(socket, 16, 3, 12), EPERM, "netlink for netfilter");
-        assert_eq!(call(socket, 38, 5, 0), EPERM, "AF_ALG");
-        assert_eq!(call(socket, 40, 1, 0), EPERM, "AF_VSOCK");
+        assert_eq!(call(socket, 16, 3, 12), EAFNOSUPPORT, "netlink for netfilter");
+        assert_eq!(call(socket, 38, 5, 0), EAFNOSUPPORT, "AF_ALG");
+        assert_eq!(call(socket, 40, 1, 0), EAFNOSUPPORT, "AF_VSOCK");
         assert_eq!(call(clone, 0x0120_0011, 0, 0), ALLOW, "a fork");
         assert_eq!(call(clone, 0x1000_0011, 0, 0), EPERM, "a new user namespace");
         assert_eq!(call(ioctl, 0, 0x5401, 0), ALLOW, "TCGETS");
