@@ -174,7 +174,11 @@ impl Supervisor {
     fn obey_signals(&mut self) -> io::Result<()> {
         while let Some(received) = self.signals.next()? {
             match Signal::from_named_raw(received.signal) {
-                Some(Signal::TERM | Signal::INT) => self.guest.end(GRACE),
+                // The kernel tells PID 1 a sender of 0 for signals from outside its namespace; those from inside are the
+                // sandbox's own processes, root's too, and do not end it.
+                Some(Signal::TERM | Signal::INT) if received.sender == 0 || std::process::id() != 1 => {
+                    self.guest.end(GRACE)
+                }
                 Some(Signal::CHILD) => self.reap_again = Some(Instant::now()),
                 _ => {}
             }

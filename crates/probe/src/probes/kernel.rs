@@ -299,7 +299,12 @@ fn write_sys(_: &Canaries) -> Outcome {
         "/sys/class/net/lo/mtu",
     ]
     .map(|path| must_fail(&format!("open {path} for writing"), fs::OpenOptions::new().write(true).open(path)));
-    each(direct.into_iter().chain([must_fail("make a file in /sys", fs::File::create("/sys/cove-probe"))]))
+    // An empty directory where sysfs would be is the sandbox's own to write to.
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let sysfs =
+        mounts.lines().any(|line| line.contains(" - sysfs ") && line.contains(" /sys ") && line.contains(" rw,"));
+    let file = if sysfs { not_held("sysfs is mounted for writing") } else { held("no sysfs is mounted for writing") };
+    each(direct.into_iter().chain([file]))
 }
 
 fn cgroup_files(_: &Canaries) -> Outcome {
