@@ -8,6 +8,7 @@
 //! # Layout
 //! * [`supervisor`]: the one thread that is always there. Accepts, pumps output, reaps, keeps time
 //! * [`serve`]: one thread per connection, from the request to its end
+//! * [`process`], [`file`], [`port`]: what can be asked for, a file for each request
 //! * [`guest`]: what they share
 
 #![forbid(unsafe_code)]
@@ -17,10 +18,12 @@ mod failure;
 mod file;
 mod guest;
 mod init;
+mod port;
 mod process;
 mod serve;
 mod shutdown;
 mod supervisor;
+mod usage;
 mod users;
 
 use std::process::ExitCode;

@@ -8,11 +8,18 @@ use cove_protocol::{Failure, FailureKind, Reply, Request, VERSION};
 use crate::connection::Connection;
 use crate::failure::Result;
 use crate::file::entry::Follow;
+use crate::file::remove::Extent;
+use crate::file::tar::{pack, unpack};
+use crate::file::watch::Depth;
 use crate::file::write::Parents;
-use crate::file::{attributes, entry, list as files, make_directory, metadata, read, write};
+use crate::file::{
+    attributes, entry, find, grep, list as files, make_directory, metadata, read, remove, rename, replace, watch, write,
+};
 use crate::guest::Guest;
+use crate::port::{dial, list as ports};
 use crate::process::signal::Target;
 use crate::process::{input, list, signal, start, stream, wait};
+use crate::usage;
 
 /// How long the supervisor listens to a host when there is no thread for it.
 const AT_ONCE: Duration = Duration::from_millis(250);
@@ -104,6 +111,28 @@ fn answer(guest: &Arc<Guest>, connection: &mut Connection, request: Request) -> 
         Request::SetMetadata { path, user, prefix, values } => {
             metadata::replace(guest, connection, &path, user.as_deref(), &prefix, &values)
         }
-        _ => Err(Failure::new(FailureKind::Unsupported, "this guest does not know the request")),
+        Request::Move { from, to, user } => rename::rename(guest, connection, &from, &to, user.as_deref()),
+        Request::Remove { path, user, recursive } => {
+            remove::remove(guest, connection, &path, user.as_deref(), Extent::of(recursive))
+        }
+        Request::Symlink { path, target, user } => rename::symlink(guest, connection, &path, &target, user.as_deref()),
+        Request::Find { path, pattern, user, limit } => {
+            find::find(guest, connection, &path, &pattern, user.as_deref(), limit)
+        }
+        Request::Grep { path, pattern, user, limit } => {
+            grep::grep(guest, connection, &path, &pattern, user.as_deref(), limit)
+        }
+        Request::Replace { paths, pattern, replacement, user } => {
+            replace::replace(guest, connection, &paths, &pattern, &replacement, user.as_deref())
+        }
+        Request::Watch { path, user, recursive } => {
+            watch::watch(guest, connection, &path, user.as_deref(), Depth::of(recursive))
+        }
+        Request::TarOut { path, user } => pack::pack(guest, connection, &path, user.as_deref()),
+        Request::TarIn { path, user } => unpack::unpack(guest, connection, &path, user.as_deref()),
+
+        Request::Dial { port } => dial::dial(connection, port),
+        Request::Ports => ports::list(connection),
+        Request::Usage => usage::usage(connection),
     }
 }

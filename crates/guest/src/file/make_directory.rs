@@ -34,7 +34,7 @@ pub fn make_directory(
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Made {
+pub enum Made {
     Now,
     Before,
 }
@@ -49,7 +49,7 @@ pub fn make_parents(actor: &Actor, path: &str) -> Result<()> {
 }
 
 /// Each step is opened before the next is made in it; directories above get the usual mode.
-fn make(path: &str, mode: u32) -> Result<Made> {
+pub fn make(path: &str, mode: u32) -> Result<Made> {
     let step = || format!("make directory {path}");
     match open_directory(CWD, path) {
         Ok(_) => return Ok(Made::Before),

@@ -6,11 +6,20 @@
 
 pub mod actor;
 pub mod attributes;
+mod beneath;
 pub mod entry;
+pub mod find;
+mod glob;
+pub mod grep;
 pub mod list;
 pub mod make_directory;
 pub mod metadata;
 pub mod place;
 pub mod read;
-pub mod walk;
+pub mod remove;
+pub mod rename;
+pub mod replace;
+pub mod tar;
+mod walk;
+pub mod watch;
 pub mod write;

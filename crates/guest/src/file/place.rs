@@ -72,11 +72,6 @@ impl Place {
         }
         Ok(&self.name)
     }
-
-    /// For places next to this one.
-    pub fn shown(&self) -> &str {
-        &self.path
-    }
 }
 
 /// Opens an existing directory, symlinks followed within the root.

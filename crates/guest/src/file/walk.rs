@@ -82,11 +82,6 @@ impl Walk {
         self.levels.last().and_then(|level| level.directory.fd().ok()).unwrap_or(CWD)
     }
 
-    /// Stays out of the directory found last.
-    pub fn pass_over(&mut self) {
-        self.ahead = None;
-    }
-
     fn enter(&mut self) {
         let Some(name) = self.ahead.take() else { return };
         let Some(above) = self.levels.last() else { return };

@@ -1,7 +1,11 @@
 //! Stories about the real guest, told over its socket.
 
+mod archives;
 mod client;
 mod files;
 mod hostile;
+mod ports;
 mod processes;
 mod terminals;
+mod trees;
+mod watching;
