@@ -34,6 +34,9 @@ const CONNECTIONS: usize = 1024;
 /// How much output is moved in one go.
 const BUFFER: usize = 32 << 10;
 
+/// Output that may come in between two looks at how much is kept of all processes.
+const RECLAIM_EVERY: usize = 1 << 20;
+
 /// How long the reaper stands aside for a child on its way to execve before it looks again.
 const BIRTH: Duration = Duration::from_millis(20);
 
@@ -51,6 +54,7 @@ pub struct Supervisor {
     leash: Option<OwnedFd>,
     signals: Signals,
     buffer: Vec<u8>,
+    moved: usize,
     reap_again: Option<Instant>,
     shutdown: Option<Shutdown>,
 }
@@ -72,7 +76,16 @@ impl Supervisor {
         if let Some(leash) = &leash {
             add(leash.as_fd(), LEASH)?;
         }
-        Ok(Supervisor { guest, listener, leash, signals, buffer: Vec::new(), reap_again: None, shutdown: None })
+        Ok(Supervisor {
+            guest,
+            listener,
+            leash,
+            signals,
+            buffer: Vec::new(),
+            moved: 0,
+            reap_again: None,
+            shutdown: None,
+        })
     }
 
     /// Runs until the sandbox is to end and has ended.
@@ -85,20 +98,17 @@ impl Supervisor {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
-            let mut moved = false;
             for event in &events {
                 match event.data.u64() {
                     LISTENER => self.accept(),
                     WAKE => self.look_up(),
                     SIGNALS => self.obey_signals()?,
                     LEASH => self.feel_leash(),
-                    token => {
-                        self.pump(token);
-                        moved = true;
-                    }
+                    token => self.pump(token),
                 }
             }
-            if moved {
+            if self.moved >= RECLAIM_EVERY {
+                self.moved = 0;
                 self.guest.table().reclaim();
             }
             if self.reap_again.is_some_and(|at| at <= Instant::now()) {
@@ -168,7 +178,7 @@ impl Supervisor {
     fn pump(&mut self, token: u64) {
         let Some(process) = self.guest.table().get(token >> 1).cloned() else { return };
         self.buffer.resize(BUFFER, 0);
-        process.pump((token & 1) as usize, &self.guest.epoll, &mut self.buffer);
+        self.moved += process.pump((token & 1) as usize, &self.guest.epoll, &mut self.buffer);
     }
 
     fn obey_signals(&mut self) -> io::Result<()> {

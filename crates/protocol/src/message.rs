@@ -84,7 +84,8 @@ pub enum Request {
         #[serde(default)]
         length: Option<u64>,
     },
-    /// → Data…, End. Reply [`Reply::Entry`] at the end. A connection that closes before End leaves the old file.
+    /// → Data…, End. Reply [`Reply::Entry`] at the end. A connection that closes before End leaves the old file. A
+    /// symlink is written through, also one whose target is not there yet.
     Write {
         path: String,
         #[serde(default)]
@@ -188,7 +189,8 @@ pub enum Request {
         #[serde(default)]
         user: Option<String>,
     },
-    /// Unpacks a tar archive below the path, never outside it. → Data…, End. Reply [`Reply::Done`].
+    /// Unpacks a tar archive below the path, which is made where it is missing, and never outside it. Root keeps the
+    /// archive's owners; for other users all files become theirs. → Data…, End. Reply [`Reply::Done`].
     TarIn {
         path: String,
         #[serde(default)]

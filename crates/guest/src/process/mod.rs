@@ -163,16 +163,18 @@ impl Process {
         Ok(())
     }
 
-    /// Reads what one stream has, once. The buffer is the supervisor's.
-    pub fn pump(&self, index: usize, epoll: &OwnedFd, buffer: &mut [u8]) {
+    /// Reads what one stream has, once, and tells how much that was. The buffer is the supervisor's.
+    pub fn pump(&self, index: usize, epoll: &OwnedFd, buffer: &mut [u8]) -> usize {
         let mut state = self.state();
         let state = &mut *state;
-        let Some(source) = state.sources.get_mut(index).and_then(Option::as_mut) else { return };
+        let Some(source) = state.sources.get_mut(index).and_then(Option::as_mut) else { return 0 };
         if source.paused {
-            return;
+            return 0;
         }
+        let mut moved = 0;
         match rustix::io::read(&*source.file, &mut *buffer) {
             Ok(count @ 1..) => {
+                moved = count;
                 source.owed = source.owed.saturating_sub(count as u64);
                 if state.exit.is_none() {
                     state.output.append(source.stream, buffer.get(..count).unwrap_or_default());
@@ -194,6 +196,7 @@ impl Process {
             }
         }
         self.publish(state);
+        moved
     }
 
     /// The kernel has reaped it. Returns when to look again whether its pipes are dry, if they are not.

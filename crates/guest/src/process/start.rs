@@ -117,7 +117,11 @@ fn ends(stdio: Stdio, user: &User) -> std::result::Result<(Ends, Theirs), Errno>
             let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)?;
             (Some(ours), theirs)
         }
-        _ => (None, open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?),
+        _ => match open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(null) => (None, null),
+            // A pipe that nobody writes to is as empty, in a sandbox that has lost its devices.
+            Err(_) => (None, pipe_with(PipeFlags::CLOEXEC)?.0),
+        },
     };
     // A pipe is its maker's alone, but programs open theirs again by name (`> /dev/stderr`, /proc/PID/fd). Refused where
     // the id has no place in the sandbox, and then the program could not have run as that user anyway.

@@ -27,9 +27,20 @@ impl Guest {
     }
 
     pub fn start_with(configuration: &str, arguments: &[&str]) -> Guest {
+        Guest::start_by(Program::new(env!("CARGO_BIN_EXE_cove-guest")), configuration, arguments)
+    }
+
+    /// As PID 1 of a namespace of its own.
+    pub fn start_as_first() -> Guest {
+        let mut program = Program::new("unshare");
+        program.args(["--pid", "--fork", "--mount-proc", "--kill-child", env!("CARGO_BIN_EXE_cove-guest")]);
+        Guest::start_by(program, "{}", &[])
+    }
+
+    fn start_by(mut program: Program, configuration: &str, arguments: &[&str]) -> Guest {
         let room = tempfile::tempdir().unwrap();
         let socket = room.path().join("guest.sock");
-        let child = Program::new(env!("CARGO_BIN_EXE_cove-guest"))
+        let child = program
             .arg("--socket")
             .arg(&socket)
             .args(arguments)

@@ -3,6 +3,7 @@
 mod archives;
 mod client;
 mod files;
+mod first;
 mod hostile;
 mod ports;
 mod processes;
