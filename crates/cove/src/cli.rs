@@ -20,6 +20,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Verb {
+    Run(Box<commands::run::Arguments>),
     Doctor(commands::doctor::Arguments),
     Serve(commands::serve::Arguments),
     Create(Box<commands::create::Arguments>),

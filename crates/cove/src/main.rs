@@ -25,6 +25,10 @@ use cli::{Cli, Verb};
 use complaint::Complaint;
 
 fn main() -> ExitCode {
+    // A spawner is this program again, with one word. It must have done nothing else before.
+    if std::env::args_os().nth(1).is_some_and(|word| word == cove_engine::spawner::ARGUMENT) {
+        cove_engine::spawner_main();
+    }
     let result = parse().and_then(|cli| run(&cli.verb));
     ExitCode::from(result.unwrap_or_else(|complaint| {
         if !complaint.is_silent() {
@@ -36,6 +40,7 @@ fn main() -> ExitCode {
 
 fn run(verb: &Verb) -> Result<u8, Complaint> {
     match verb {
+        Verb::Run(arguments) => commands::run::run(arguments),
         Verb::Doctor(arguments) => commands::doctor::run(arguments),
         Verb::Serve(arguments) => commands::serve::run(arguments),
         Verb::Create(arguments) => commands::create::run(arguments),

@@ -53,14 +53,6 @@ impl Client {
         Ok(Client { http, url, key })
     }
 
-    pub fn url(&self) -> &str {
-        &self.url
-    }
-
-    pub fn key(&self) -> Option<&str> {
-        self.key.as_deref()
-    }
-
     /// A request to a path below the API's root, with the key.
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let request = self.http.request(method, format!("{}/api{path}", self.url)).header(ACCEPT, "application/json");

@@ -17,19 +17,10 @@ pub struct Sandbox {
     #[serde(default)]
     pub template: String,
     pub state: String,
-    pub cause: Cause,
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
     pub created_at: Timestamp,
     pub timers: Timers,
-}
-
-/// Why it is in its state.
-#[derive(Debug, Clone, Deserialize)]
-pub struct Cause {
-    pub code: String,
-    pub message: String,
-    pub at: Timestamp,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

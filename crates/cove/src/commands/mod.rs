@@ -10,6 +10,7 @@ pub mod ls;
 pub mod pause;
 pub mod resume;
 pub mod rm;
+pub mod run;
 pub mod serve;
 pub mod start;
 pub mod stop;

@@ -1,3 +1,7 @@
 //! Stories about the real program: what a person types and what they see.
 
+mod bad_input;
 mod doctor;
+mod run;
+mod run_signals;
+mod run_terminal;

@@ -65,13 +65,3 @@ fn input_that_nobody_reads_does_not_hold_back_a_signal() {
     running.signal(Signal::TERM);
     running.finish().expect_code(143);
 }
-
-#[test]
-fn nothing_of_a_killed_run_lives_on() {
-    let place = TestDirectory::new();
-    let mut running = started(&place, "echo ready; exec sleep 600");
-    running.signal(Signal::KILL);
-    running.finish().expect_code(137);
-    // The leash ends the sandbox; the next run sweeps what is left of its files and groups.
-    place.cove(["run", "--", "true"]).finish().expect_success();
-}

@@ -108,10 +108,21 @@ impl Group {
     }
 
     pub fn is_frozen(&self) -> Result<bool, Error> {
-        match &self.inner.tree {
+        let frozen = match &self.inner.tree {
             Tree::V1(tree) => tree.is_frozen(&self.name),
             Tree::V2(tree) => v2::is_frozen(&tree.directory(&self.name)),
             Tree::Absent(_) => Ok(false),
+        };
+        // A group that is removed while its files are read answers ENODEV: nothing is frozen in it.
+        match frozen {
+            Err(error)
+                if [rustix::io::Errno::NODEV, rustix::io::Errno::NOENT]
+                    .iter()
+                    .any(|gone| error.errno() == Some(gone.raw_os_error())) =>
+            {
+                Ok(false)
+            }
+            other => other,
         }
     }
 
