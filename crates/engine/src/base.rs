@@ -81,7 +81,7 @@ const DIRECTORIES: [(&str, u32); 24] = [
 const LINKS: [(&str, &str); 3] = [("var/run", "/run"), ("var/lock", "/run/lock"), ("etc/mtab", "/proc/self/mounts")];
 
 /// The directories of `/` that a merged host keeps in `/usr`.
-pub const MERGED: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+const MERGED: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 
 const FILES: [(&str, u32, &str); 13] = [
     (
@@ -128,6 +128,15 @@ const FILES: [(&str, u32, &str); 13] = [
 
 const PAM_PERMIT: &str = "auth required pam_permit.so\naccount required pam_permit.so\n\
     session required pam_permit.so\npassword required pam_permit.so\n";
+
+/// Those of them that this host keeps outside of `/usr`.
+pub fn unmerged() -> Vec<&'static str> {
+    let outside = |name: &&str| {
+        let path = Path::new("/").join(name);
+        path.is_dir() && !path.is_symlink()
+    };
+    MERGED.into_iter().filter(outside).collect()
+}
 
 /// The layer for this state of the host, made if it is not there. `data` is the engine's data directory.
 pub fn layer(data: &Path) -> Result<PathBuf, Error> {

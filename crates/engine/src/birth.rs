@@ -11,7 +11,6 @@ use rustix::mount::OpenTreeFlags;
 
 use cove_sys::mount::{Attributes, Reach, set_attributes};
 
-use crate::base;
 use crate::cgroup::Entry;
 use crate::error::Error;
 use crate::house::Fresh;
@@ -57,6 +56,8 @@ struct Layered {
 pub struct Layers<'a> {
     pub spec: &'a Spec,
     pub base: &'a Path,
+    /// Directories of programs that the host keeps outside of `/usr`.
+    pub unmerged: &'a [&'static str],
     pub data: &'a Path,
     pub fresh: Fresh,
 }
@@ -174,12 +175,9 @@ impl Layers<'_> {
     fn shown(&self, identity: &Identity, spawners: &Spawners) -> Result<Vec<Shown>, Error> {
         let mut shown = Vec::new();
         if self.spec.root == Root::Base {
-            for name in base::MERGED {
-                let path = Path::new("/").join(name);
-                if path.is_dir() && !path.is_symlink() {
-                    let mount = open_layer(&path, identity.pair.user.as_fd())?;
-                    shown.push(Shown { mount, target: name.into(), kind: AttachKind::Directory });
-                }
+            for name in self.unmerged {
+                let mount = open_layer(&Path::new("/").join(name), identity.pair.user.as_fd())?;
+                shown.push(Shown { mount, target: (*name).into(), kind: AttachKind::Directory });
             }
         }
         for mount in &self.spec.mounts {

@@ -4,8 +4,8 @@
 //! engine that is opened again on the same directory finds what the last one left.
 
 use std::num::NonZeroUsize;
-use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::life::Live;
 use crate::network::namespace::Kind;
 use crate::pool::Filler;
 use crate::reaper::{Reaper, Task};
-use crate::refused::Step;
+use crate::refused::{Refused, Step};
 use crate::spawner::handle::{Spawner, Spawners};
 use crate::spawner::wire::{Outgoing, Request};
 use crate::spec::{Limits, Network, SandboxId, Spec, Storage};
@@ -64,6 +64,11 @@ pub struct Engine {
 
 impl Engine {
     pub fn open(config: Config) -> Result<Engine, Error> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(Error::Invalid(
+                "the engine needs root: ordinary users cannot map a range of ids onto layers; use sudo".into(),
+            ));
+        }
         // Before the first thread: an inline spawner is a fork of this process.
         let (spawners, filler) = start_spawners(&config)?;
         let leashes = match config.spawning {
@@ -102,14 +107,15 @@ impl Engine {
         let first_id = identity.first_id;
         let born = || -> Result<Arc<Live>, Error> {
             let network = house.pool.network(kind)?;
-            let layers = Layers { spec, base: &house.base, data: &house.data, fresh };
+            let layers = Layers { spec, base: &house.base, unmerged: &house.unmerged, data: &house.data, fresh };
             let socket = house.records.socket(id);
             let birth = Birth::prepare(&layers, &upper, identity, network, group.entry()?, &socket, &house.spawners)?;
             if let Network::Full(egress) = &spec.network {
                 house.proxy()?.attach(id, birth.network.as_fd(), egress)?;
             }
             let live = Arc::new(house.start(spec, &birth, group, socket)?);
-            self.reaper.give(Task::Settle(Arc::clone(&live), birth.leftovers()));
+            self.reaper.give(Task::LetGo(birth.leftovers()));
+            self.reaper.give(Task::Settle(Arc::clone(&live)));
             Ok(live)
         };
         let live = born().inspect_err(|_| house.pool.give_back(first_id))?;
@@ -213,7 +219,7 @@ impl Engine {
             let Some(spec) = self.house.records.spec(&id)? else { continue };
             if let Some(live) = self.house.adopt(&spec)? {
                 self.reaper.watch(&live)?;
-                self.reaper.give(Task::Settle(live, Vec::new()));
+                self.reaper.give(Task::Settle(live));
             }
             let live = self.house.running(&id).ok();
             let paused =
@@ -251,23 +257,30 @@ impl Engine {
 }
 
 fn start_spawners(config: &Config) -> Result<(Spawners, Option<Spawner>), Error> {
-    let guest = guest_program::sealed()?;
-    let ready = |spawner: Spawner| -> Result<Spawner, Error> {
-        let mut outgoing = Outgoing::default();
-        if let Some(slot) = outgoing.add(guest.as_fd()) {
-            spawner.call(&Request::Guest(slot), &outgoing)?;
-        }
-        Ok(spawner)
-    };
+    let guest = Arc::new(guest_program::sealed()?);
     match &config.spawning {
         Spawning::Inline => {
             let alone = SingleThreaded::claim().step("open an inline engine in a process with one thread")?;
-            Ok((Spawners::new(vec![ready(Spawner::fork(&alone)?)?]), None))
+            let spawner = introduce(Spawner::fork(&alone)?, &guest)?;
+            // By then this process has threads and cannot be forked.
+            let never = || Err(Refused::new("replace the inline spawner", rustix::io::Errno::BUSY));
+            Ok((Spawners::new(vec![spawner], Box::new(never)), None))
         }
         Spawning::Processes { count, program } => {
-            let start = |program: &Path| ready(Spawner::exec(program)?);
-            let spawners = (0..count.get()).map(|_| start(program)).collect::<Result<Vec<_>, _>>()?;
-            Ok((Spawners::new(spawners), Some(start(program)?)))
+            let program = program.clone();
+            let start = move || introduce(Spawner::exec(&program)?, &guest);
+            let spawners = (0..count.get()).map(|_| start()).collect::<Result<Vec<_>, _>>()?;
+            let filler = start()?;
+            Ok((Spawners::new(spawners, Box::new(start)), Some(filler)))
         }
     }
+}
+
+/// Gives a spawner the guest; it answers when it is ready.
+fn introduce(spawner: Spawner, guest: &OwnedFd) -> Result<Spawner, Refused> {
+    let mut outgoing = Outgoing::default();
+    if let Some(slot) = outgoing.add(guest.as_fd()) {
+        spawner.call(&Request::Guest(slot), &outgoing)?;
+    }
+    Ok(spawner)
 }

@@ -37,6 +37,7 @@ pub struct House {
     pub pool: Arc<Pool>,
     /// The layer of the built-in template.
     pub base: PathBuf,
+    pub unmerged: Vec<&'static str>,
     memory: MemoryWatch,
     proxy: OnceLock<Proxy>,
     starting_proxy: Mutex<()>,
@@ -90,6 +91,7 @@ impl House {
             spawners,
             pool: Arc::new(Pool::new(pool)),
             base: base::layer(data)?,
+            unmerged: base::unmerged(),
             memory: MemoryWatch::start()?,
             proxy: OnceLock::new(),
             starting_proxy: Mutex::default(),
@@ -277,11 +279,11 @@ impl House {
     pub fn carry_out(&self, task: Task) {
         match task {
             Task::Bury(live, exit) => self.bury(&live, exit),
-            Task::Settle(live, descriptors) => {
-                drop(descriptors);
+            Task::Settle(live) => {
                 // Without it the largest process goes unnamed when memory runs out; nothing else depends on it.
                 let _ = self.watch_memory(&live);
             }
+            Task::LetGo(descriptors) => drop(descriptors),
             Task::EmptyTrash => {
                 // What cannot be deleted now is tried again with the next.
                 let _ = self.store.empty_trash();

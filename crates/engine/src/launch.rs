@@ -13,7 +13,7 @@ use cove_sys::clone::{Child, SingleThreaded, Stack, flags, share_memory};
 use cove_sys::namespace::{self, Kind};
 
 use crate::capability;
-use crate::limits;
+use crate::limits::Rlimits;
 use crate::refused::{Refused, Step};
 use crate::root;
 use crate::seccomp::Filter;
@@ -24,6 +24,7 @@ pub struct Launcher {
     pub alone: SingleThreaded,
     pub stack: Stack,
     pub filter: Filter,
+    pub rlimits: Rlimits,
 }
 
 impl Launcher {
@@ -41,9 +42,9 @@ impl Launcher {
         // A child of the engine itself, not of the spawner: the engine waits for it, and outlives its spawners.
         let namespaces = flags::PARENT | flags::NEW_MOUNT | flags::NEW_PID | flags::NEW_IPC | flags::NEW_UTS;
         let mut outcome = None;
-        let filter = &self.filter;
+        let (filter, rlimits) = (&self.filter, &self.rlimits);
         let child = share_memory(&self.alone, &mut self.stack, namespaces, born_in, || {
-            let Err(refused) = contain(launch, passed, &overlays, filter, guest);
+            let Err(refused) = contain(launch, passed, &overlays, filter, rlimits, guest);
             outcome = Some(refused);
             1
         })
@@ -62,14 +63,15 @@ fn contain(
     passed: &Incoming,
     overlays: &[OwnedFd],
     filter: &Filter,
+    rlimits: &Rlimits,
     guest: BorrowedFd<'_>,
 ) -> Result<Infallible, Refused> {
-    join_cgroups(launch, passed)?; //                                                 limits hold from here on
-    namespace::unshare(Kind::Cgroup).step("make a cgroup namespace")?; //              its own group is the top
     namespace::enter(passed.get(launch.network)?, Kind::Network).step("enter the network namespace")?;
     rustix::system::sethostname(launch.hostname.as_bytes()).step("set the host name")?;
     root::enter(launch, passed, overlays)?; //                                         files: the overlay, /proc, /dev
-    limits::apply()?; //                                                               rlimits, oom score
+    join_cgroups(launch, passed)?; //                                                  late: on a busy host what is above
+    namespace::unshare(Kind::Cgroup).step("make a cgroup namespace")?; //              would run at the sandbox's share
+    rlimits.apply()?; //                                                               second walls, oom score
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).step("open /dev/null")?;
     namespace::enter(passed.get(launch.user_namespace)?, Kind::User).step("enter the user namespace")?;
     root::become_root()?; //                                                           0 inside, nobody outside

@@ -102,6 +102,10 @@ impl Live {
         self.gone.notify_all();
     }
 
+    pub fn is_gone(&self) -> bool {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     /// Whether all of it was gone within the time.
     pub fn wait_until_gone(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;

@@ -20,15 +20,25 @@ const RLIMITS: [(Resource, u64, u64); 6] = [
     (Resource::Sigpending, 8 << 10, 8 << 10),
 ];
 
-pub fn apply() -> Result<(), Refused> {
-    for (resource, soft, hard) in RLIMITS {
-        let held = getrlimit(resource).maximum;
-        let at_most = |wanted: u64| Some(held.map_or(wanted, |held| held.min(wanted)));
-        setrlimit(resource, Rlimit { current: at_most(soft), maximum: at_most(hard) })
-            .step(&format!("set the limit {resource:?}"))?;
+/// What every sandbox gets, worked out once.
+pub struct Rlimits(Vec<(Resource, Rlimit)>);
+
+impl Rlimits {
+    pub fn plan() -> Rlimits {
+        let limits = RLIMITS.map(|(resource, soft, hard)| {
+            let held = getrlimit(resource).maximum;
+            let at_most = |wanted: u64| Some(held.map_or(wanted, |held| held.min(wanted)));
+            (resource, Rlimit { current: at_most(soft), maximum: at_most(hard) })
+        });
+        Rlimits(limits.to_vec())
     }
-    let file = rustix::fs::open("/proc/self/oom_score_adj", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
-        .step("open /proc/self/oom_score_adj")?;
-    rustix::io::write(&file, OOM_SCORE).map(drop).step("set the oom score")?;
-    Ok(())
+
+    pub fn apply(&self) -> Result<(), Refused> {
+        for (resource, limit) in &self.0 {
+            setrlimit(*resource, *limit).step(&format!("set the limit {resource:?}"))?;
+        }
+        let file = rustix::fs::open("/proc/self/oom_score_adj", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+            .step("open /proc/self/oom_score_adj")?;
+        rustix::io::write(&file, OOM_SCORE).map(drop).step("set the oom score")
+    }
 }

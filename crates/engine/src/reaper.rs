@@ -3,14 +3,15 @@
 //! ```text
 //!   pidfd readable ─▶ watcher: waitid ─▶ reaper: cause, network, cgroup, range, record ─▶ whoever waits, or `departures`
 //! ```
-//! Neither lies on the path of a launch. What a launch no longer needs (namespace descriptors: closing the last one
-//! costs the kernel a grace period) and what was destroyed (trash) is let go here too.
+//! Neither lies on the path of a launch. A third thread does what takes the kernel long and nobody waits for: what a launch no longer needs (namespace descriptors: closing the last one
+//! costs the kernel a grace period), what was destroyed (trash).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, epoll};
@@ -24,10 +25,16 @@ use crate::refused::{Refused, Step};
 /// Work for the reaper.
 pub enum Task {
     Bury(Arc<Live>, Exit),
-    /// A launch is done: lets go of what it no longer needs and watches its memory.
-    Settle(Arc<Live>, Vec<OwnedFd>),
+    /// What a launch no longer needs.
+    LetGo(Vec<OwnedFd>),
+    /// A sandbox that has lived for a moment is watched for want of memory. Not at birth: the kernel takes a grace
+    /// period for it, and most short lives never need it.
+    Settle(Arc<Live>),
     EmptyTrash,
 }
+
+/// How old a sandbox is before it settles.
+const SETTLING: Duration = Duration::from_millis(300);
 
 /// How the first process of a sandbox ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +49,8 @@ pub enum Exit {
 #[derive(Debug)]
 pub struct Reaper {
     poll: Arc<Poll>,
-    tasks: Option<Sender<Task>>,
+    urgent: Option<Sender<Task>>,
+    idle: Option<Sender<Task>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -56,14 +64,18 @@ struct Poll {
 const STOP: u64 = u64::MAX;
 
 impl Reaper {
-    /// `work` is called on the reaper's thread for every task, in order.
-    pub fn start(mut work: impl FnMut(Task) + Send + 'static) -> Result<Reaper, Error> {
+    /// `work` is called for every task: burials in order on one thread, the rest on another.
+    pub fn start(work: impl Fn(Task) + Send + Sync + 'static) -> Result<Reaper, Error> {
         let poll = Arc::new(Poll::new()?);
-        let (tasks, queue): (Sender<Task>, Receiver<Task>) = channel();
-        let (watched, watcher_tasks) = (Arc::clone(&poll), tasks.clone());
-        let watcher = spawn("cove-watcher", move || watched.run(&watcher_tasks))?;
-        let worker = spawn("cove-reaper", move || queue.into_iter().for_each(&mut work))?;
-        Ok(Reaper { poll, tasks: Some(tasks), threads: vec![watcher, worker] })
+        let work = Arc::new(work);
+        let (urgent, burials) = channel::<Task>();
+        let (idle, chores) = channel::<Task>();
+        let (watched, ended) = (Arc::clone(&poll), urgent.clone());
+        let watcher = spawn("cove-watcher", move || watched.run(&ended))?;
+        let bury = Arc::clone(&work);
+        let reaper = spawn("cove-reaper", move || burials.into_iter().for_each(|task| bury(task)))?;
+        let tidier = spawn("cove-tidier", move || tidy(&chores, &*work))?;
+        Ok(Reaper { poll, urgent: Some(urgent), idle: Some(idle), threads: vec![watcher, reaper, tidier] })
     }
 
     /// From now on its end is noticed, also if it has come already.
@@ -72,20 +84,44 @@ impl Reaper {
     }
 
     pub fn give(&self, task: Task) {
-        if let Some(tasks) = &self.tasks {
+        let queue = if matches!(task, Task::Bury(..)) { &self.urgent } else { &self.idle };
+        if let Some(queue) = queue {
             // Only fails while the engine closes; then all is let go anyway.
-            let _ = tasks.send(task);
+            let _ = queue.send(task);
         }
     }
 }
 
 impl Drop for Reaper {
     fn drop(&mut self) {
-        self.tasks = None;
+        (self.urgent, self.idle) = (None, None);
         // Adds one to the counter: the watcher wakes, ends and lets go of the queue's other end.
         let _ = rustix::io::write(&self.poll.stop, &1u64.to_ne_bytes());
         for thread in self.threads.drain(..) {
             let _ = thread.join();
+        }
+    }
+}
+
+/// Does chores as they come, and lets sandboxes settle when they are old enough and still there.
+fn tidy(chores: &Receiver<Task>, work: &dyn Fn(Task)) {
+    let mut settling: VecDeque<(Instant, Arc<Live>)> = VecDeque::new();
+    loop {
+        let task = match settling.front() {
+            None => chores.recv().map_err(RecvTimeoutError::from),
+            Some((due, _)) => chores.recv_timeout(due.saturating_duration_since(Instant::now())),
+        };
+        match task {
+            Ok(Task::Settle(live)) => settling.push_back((Instant::now() + SETTLING, live)),
+            Ok(task) => work(task),
+            Err(RecvTimeoutError::Timeout) => {
+                if let Some((_, live)) = settling.pop_front()
+                    && !live.is_gone()
+                {
+                    work(Task::Settle(live));
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
         }
     }
 }

@@ -79,16 +79,20 @@ pub fn assemble(launch: &Launch, passed: &Incoming) -> Result<Vec<OwnedFd>, Refu
 
 /// Replaces a file whatever was there, a symlink too.
 fn write_file(root: BorrowedFd<'_>, path: &str, text: &str) -> Result<(), Refused> {
-    let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
-    make_directories(root, folder)?;
-    let open = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = open_beneath(root, if folder.is_empty() { "." } else { folder }, open, Mode::empty())?;
-    match rustix::fs::unlinkat(&folder, name, rustix::fs::AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => {}
-        Err(errno) => return Err(Refused::new(format!("replace /{path}"), errno)),
-    }
-    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(&folder, name, flags, Mode::from_raw_mode(0o644)).step(&format!("make /{path}"))?;
+    let make = || {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+        open_beneath(root, path, flags, Mode::from_raw_mode(0o644))
+    };
+    let file = make().or_else(|_| {
+        let (folder, name) = path.rsplit_once('/').unwrap_or((".", path));
+        make_directories(root, folder)?;
+        let open = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = open_beneath(root, folder, open, Mode::empty())?;
+        match rustix::fs::unlinkat(&folder, name, rustix::fs::AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => make(),
+            Err(errno) => Err(Refused::new(format!("replace /{path}"), errno)),
+        }
+    })?;
     rustix::io::write(&file, text.as_bytes()).map(drop).step(&format!("write /{path}"))
 }
 
@@ -107,13 +111,17 @@ fn make_mount_point(root: BorrowedFd<'_>, target: &str, kind: AttachKind) -> Res
 }
 
 fn make_directories(root: BorrowedFd<'_>, target: &str) -> Result<(), Refused> {
+    let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    if target.is_empty() || open_beneath(root, target, directory, Mode::empty()).is_ok() {
+        return Ok(());
+    }
     let mut parent = root.try_clone_to_owned().step("open the sandbox's root")?;
     for name in target.split('/').filter(|name| !name.is_empty()) {
         match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755)) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(Refused::new(format!("make directory /{target}"), errno)),
         }
-        parent = open_beneath(parent.as_fd(), name, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        parent = open_beneath(parent.as_fd(), name, directory, Mode::empty())
             .map_err(|refused| Refused { step: format!("open /{target}, which must be a directory"), ..refused })?;
     }
     Ok(())

@@ -74,20 +74,36 @@ fn sockets() -> Result<(OwnedFd, OwnedFd), Refused> {
 }
 
 /// Spawners that wait for work; a caller borrows one for a request and its answer.
-#[derive(Debug)]
 pub struct Spawners {
     idle: Mutex<Vec<Spawner>>,
     returned: Condvar,
+    /// Makes another in the place of one that died.
+    again: Box<Again>,
+}
+
+type Again = dyn Fn() -> Result<Spawner, Refused> + Send + Sync;
+
+impl std::fmt::Debug for Spawners {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Spawners").field("idle", &self.idle).finish_non_exhaustive()
+    }
 }
 
 impl Spawners {
-    pub fn new(spawners: Vec<Spawner>) -> Spawners {
-        Spawners { idle: Mutex::new(spawners), returned: Condvar::new() }
+    pub fn new(spawners: Vec<Spawner>, again: Box<Again>) -> Spawners {
+        Spawners { idle: Mutex::new(spawners), returned: Condvar::new(), again }
     }
 
     pub fn call(&self, request: &Request, descriptors: &Outgoing<'_>) -> Result<(Answer, Incoming), Refused> {
-        let spawner = self.borrow();
+        let mut spawner = self.borrow();
         let answer = spawner.call(request, descriptors);
+        // Killed by somebody: this request is lost, the next shall not be. Where no other can be had the dead one goes
+        // back, and the next caller tries again.
+        if matches!(&answer, Err(refused) if refused.errno == Errno::PIPE.raw_os_error())
+            && let Ok(another) = (self.again)()
+        {
+            spawner = another;
+        }
         self.lock().push(spawner);
         self.returned.notify_one();
         answer

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use cove_sys::clone::{SingleThreaded, Stack};
 
 use crate::launch::Launcher;
+use crate::limits::Rlimits;
 use crate::refused::{Refused, Step};
 use crate::seccomp::Filter;
 use crate::user_namespace;
@@ -55,6 +56,7 @@ impl Spawner {
             alone: SingleThreaded::claim().step("be a process with one thread")?,
             stack: Stack::new().step("make a stack")?,
             filter: Filter::new(),
+            rlimits: Rlimits::plan(),
         };
         let proc = empty::open_proc()?;
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
