@@ -27,7 +27,7 @@ pub mod cell;
 pub mod context;
 pub mod driver;
 mod execution;
-mod typescript;
+pub(crate) mod typescript;
 
 use std::collections::HashMap;
 use std::sync::Arc;

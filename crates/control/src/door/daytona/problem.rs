@@ -4,7 +4,7 @@
 //! look at the status. Every error of the door goes through [`Problem`], so that none leaves without the three.
 
 use axum::Json;
-use axum::extract::Request;
+use axum::extract::{OriginalUri, Request};
 use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -139,7 +139,9 @@ impl IntoResponse for Problem {
 
 /// Writes the request's path and method into the envelope of a [`Problem`] on its way out.
 pub async fn name_the_request(request: Request, next: Next) -> Response {
-    let (path, method) = (request.uri().path().to_owned(), request.method().to_string());
+    // As the client wrote it, before routing took prefixes off.
+    let uri = request.extensions().get::<OriginalUri>().map_or(request.uri(), |OriginalUri(uri)| uri);
+    let (path, method) = (uri.path().to_owned(), request.method().to_string());
     let response = next.run(request).await;
     match response.extensions().get::<Problem>() {
         Some(problem) => (problem.status, Json(problem.envelope(&path, &method))).into_response(),

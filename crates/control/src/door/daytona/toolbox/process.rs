@@ -133,21 +133,20 @@ struct Code {
     timeout: Option<f64>,
 }
 
-/// Whatever the template has that runs TypeScript, best first. Node strips types by itself from 22.6 on.
-const TYPESCRIPT: &str = "exec 2>&1; \
-    for tool in tsx ts-node; do if command -v $tool >/dev/null; then f=$(mktemp -d)/code.ts; cat >\"$f\"; \
-    $tool \"$f\" \"$@\"; s=$?; rm -rf \"${f%/code.ts}\"; exit $s; fi; done; \
-    if command -v bun >/dev/null; then exec bun run - \"$@\"; fi; \
-    if command -v deno >/dev/null; then exec deno run --allow-all --ext=ts - \"$@\"; fi; \
-    if node --experimental-strip-types --eval 0 >/dev/null 2>&1; then \
-    exec node --experimental-strip-types --disable-warning=ExperimentalWarning --input-type=module-typescript - \"$@\"; fi; \
-    echo 'TypeScript needs tsx, ts-node, bun, deno or node 22.6 in the template; none was found'; exit 127";
-
 async fn run_code(Extension(machine): Extension<Machine>, Lenient(body): Lenient<Code>) -> Answer<Json<Value>> {
-    let script: &[&str] = match body.language.as_deref().unwrap_or("python") {
+    let language = body.language.as_deref().unwrap_or("python");
+    // Types are taken off here, so the template needs nothing but node.
+    let code = match language {
+        "typescript" => match crate::interpreter::typescript::strip(body.code).await {
+            Ok(code) => code,
+            Err(said) => return Ok(Json(json!({ "exitCode": 1, "result": format!("SyntaxError: {said}\n") }))),
+        },
+        _ => body.code,
+    };
+    let script: &[&str] = match language {
         "python" => &[MERGED, "sh", "python3", "-u", "-"],
-        "javascript" => &[MERGED, "sh", "node", "-"],
-        "typescript" => &[TYPESCRIPT, "sh"],
+        "typescript" if is_module(&code) => &[MERGED, "sh", "node", "--input-type=module", "-"],
+        "javascript" | "typescript" => &[MERGED, "sh", "node", "-"],
         other => {
             return Err(Problem::bad_request(format!("language {other:?} is not python, javascript or typescript")));
         }
@@ -156,6 +155,11 @@ async fn run_code(Extension(machine): Extension<Machine>, Lenient(body): Lenient
     if let Command::Argv(argv) = &mut spec.command {
         argv.extend(body.argv.unwrap_or_default());
     }
-    let (code, result) = run(&machine, spec, body.code.as_bytes()).await?;
+    let (code, result) = run(&machine, spec, code.as_bytes()).await?;
     Ok(Json(json!({ "exitCode": code, "result": result })))
+}
+
+/// Whether TypeScript that was written with `import` must be run as a module.
+fn is_module(code: &str) -> bool {
+    code.lines().any(|line| line.starts_with("import ") || line.starts_with("export "))
 }

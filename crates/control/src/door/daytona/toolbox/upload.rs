@@ -1,5 +1,7 @@
 //! Bytes into the sandbox, streamed: nothing is held but the piece under way.
 
+use std::collections::HashMap;
+
 use axum::extract::multipart::{Field, MultipartError};
 use axum::extract::{FromRequest, Multipart, Query, Request as HttpRequest};
 use axum::http::{StatusCode, header};
@@ -25,6 +27,9 @@ pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
 
 /// The longest path or other small field of a form.
 const SMALL: usize = 8 << 10;
+
+/// Paths held while their files are still to come.
+const MOST_WAITING: usize = 10_000;
 
 /// A new file's bytes as they come; the old file stays until all have arrived.
 async fn store<E: std::fmt::Display>(
@@ -67,16 +72,19 @@ fn broken(error: MultipartError) -> Problem {
     Problem::bad_request(format!("multipart form: {}", error.body_text()))
 }
 
-/// Pairs of parts: `files[N].path`, then `files[N].file`.
+/// Pairs of parts, `files[N].path` and `files[N].file`: each path before its file, or all paths before all files.
 async fn bulk(Extension(machine): Extension<Machine>, mut form: Multipart) -> Answer<Response> {
-    let mut destination: Option<(String, String)> = None;
+    let mut destinations: HashMap<String, String> = HashMap::new();
     let (mut stored, mut errors) = (Vec::<Value>::new(), Vec::<String>::new());
     while let Some(field) = form.next_field().await.map_err(broken)? {
         let name = field.name().unwrap_or_default().to_owned();
         if let Some(index) = name.strip_suffix(".path") {
-            destination = Some((index.to_owned(), small_text(field).await?));
+            if destinations.len() >= MOST_WAITING {
+                return Err(Problem::bad_request(format!("more than {MOST_WAITING} paths without their files")));
+            }
+            destinations.insert(index.to_owned(), small_text(field).await?);
         } else if let Some(index) = name.strip_suffix(".file") {
-            let Some((_, path)) = destination.take_if(|(of, _)| of == index) else {
+            let Some(path) = destinations.remove(index) else {
                 errors.push(format!("{name}: no {index}.path came before it"));
                 continue;
             };
