@@ -3,6 +3,7 @@
 pub mod daytona;
 pub mod e2b;
 pub mod native;
+mod prometheus;
 
 use axum::Router;
 use axum::extract::State;
@@ -17,6 +18,7 @@ pub fn router(app: App) -> Router {
     let e2b = e2b::Door::new(app.clone());
     Router::new()
         .route("/healthz", get(health))
+        .route("/metrics", get(prometheus::metrics))
         .with_state(app.clone())
         .nest("/daytona", daytona::router(app.clone()))
         .nest("/api", native::router(app))

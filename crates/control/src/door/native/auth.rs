@@ -1,32 +1,65 @@
-//! Who is calling: `Authorization: Bearer KEY` or `X-API-Key: KEY`.
+//! Who is calling: `Authorization: Bearer KEY`, `X-API-Key: KEY`, or for WebSockets of browsers `?api_key=KEY`.
+//!
+//! The guard stands before every route: it checks the key, counts the request, and adds what is left to the answer.
 
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRequestParts, Request, State};
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
 
 use super::error::ApiError;
+use crate::rate::Allowance;
 use crate::{App, Caller, Error};
 
 /// A caller whose key was checked.
 pub struct Authenticated(pub Caller);
 
-impl FromRequestParts<App> for Authenticated {
+impl<S: Send + Sync> FromRequestParts<S> for Authenticated {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
-        let secret = secret(parts).ok_or_else(|| {
-            Error::Unauthenticated("no API key: send `Authorization: Bearer KEY` or `X-API-Key: KEY`".into())
-        })?;
-        Ok(Authenticated(app.authenticate(secret).await?))
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let caller = parts.extensions.get::<Caller>().cloned();
+        Ok(Authenticated(caller.ok_or_else(|| Error::internal("a route without its guard"))?))
     }
 }
 
-fn secret(parts: &Parts) -> Option<&str> {
-    let bearer = parts
-        .headers
-        .get(AUTHORIZATION)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|value| value.strip_prefix("Bearer ").or_else(|| value.strip_prefix("bearer ")));
-    let header = || parts.headers.get("x-api-key").and_then(|value| value.to_str().ok());
-    bearer.or_else(header).map(str::trim)
+pub async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    let admitted = admit(&app, request.headers(), request.uri().query()).await;
+    let (caller, allowance) = match admitted {
+        Ok(admitted) => admitted,
+        Err(error) => return ApiError(error).into_response(),
+    };
+    request.extensions_mut().insert(caller);
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    headers.insert("ratelimit-limit", HeaderValue::from(allowance.limit));
+    headers.insert("ratelimit-remaining", HeaderValue::from(allowance.remaining));
+    headers.insert("ratelimit-reset", HeaderValue::from(allowance.reset.as_secs_f64().ceil() as u64));
+    response
+}
+
+async fn admit(app: &App, headers: &HeaderMap, query: Option<&str>) -> Result<(Caller, Allowance), Error> {
+    let secret = secret(headers).or_else(|| secret_in_query(headers, query)).ok_or_else(|| {
+        Error::Unauthenticated("no API key: send `Authorization: Bearer KEY` or `X-API-Key: KEY`".into())
+    })?;
+    let caller = app.authenticate(&secret).await?;
+    let allowance = app.admit(&caller).await?;
+    Ok((caller, allowance))
+}
+
+fn secret(headers: &HeaderMap) -> Option<String> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let bearer = text(AUTHORIZATION.as_str())
+        .and_then(|value| value.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .map(|(_, secret)| secret);
+    bearer.or_else(|| text("x-api-key")).map(|secret| secret.trim().to_owned())
+}
+
+/// Only for WebSockets: a browser cannot set their headers. Elsewhere a key in a URL would end up in logs.
+fn secret_in_query(headers: &HeaderMap, query: Option<&str>) -> Option<String> {
+    headers.get("upgrade")?;
+    query?.split('&').find_map(|pair| pair.strip_prefix("api_key=")).map(ToOwned::to_owned)
 }

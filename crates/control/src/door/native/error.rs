@@ -69,3 +69,7 @@ impl IntoResponse for ApiError {
         response
     }
 }
+
+pub async fn no_such_route(uri: axum::http::Uri) -> ApiError {
+    ApiError(Error::not_found("route", uri.path()))
+}

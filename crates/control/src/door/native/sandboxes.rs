@@ -1,60 +1,194 @@
-//! Sandboxes over HTTP.
+//! Making, finding and destroying sandboxes.
+
+use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
+use serde::{Deserialize, Serialize};
 
 use super::auth::Authenticated;
 use super::error::ApiError;
+use super::extract::{Body, Params};
+use super::settings::TimersBody;
 use super::view::SandboxView;
-use crate::App;
-use crate::sandbox::{Filter, NewSandbox, Page};
+use crate::clock::Timestamp;
+use crate::sandbox::{Filter, IfExists, LimitsChange, NetworkPolicy, NewSandbox, Order, Page, State as Life};
+use crate::{App, Error};
 
-#[derive(Debug, serde::Deserialize)]
-pub struct Create {
-    name: Option<String>,
-    template: Option<String>,
+/// What shall be made. Everything has a default.
+#[derive(Debug, Default, Deserialize, Serialize, utoipa::ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct CreateSandbox {
+    /// Unique in the organisation while the sandbox is there.
+    pub name: Option<String>,
+    /// What it starts from; `base` where absent.
+    pub template: Option<String>,
+    /// Where it runs; the server's default where absent.
+    pub provider: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    /// What every process in it inherits.
+    pub env: BTreeMap<String, String>,
+    pub limits: LimitsChange,
+    pub network: NetworkPolicy,
+    pub timers: TimersBody,
+    /// Whom it is billed to: any word of your own.
+    pub owner: Option<String>,
+    /// Who runs a command that names nobody.
+    pub user: Option<String>,
+    /// Where a command starts that names no directory.
+    pub cwd: Option<String>,
+    /// Previews need no token.
+    pub public: bool,
+    /// What to do where the name is taken.
+    pub if_exists: OnExisting,
 }
 
-type One = Result<Json<SandboxView>, ApiError>;
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnExisting {
+    /// 409.
+    #[default]
+    Refuse,
+    /// Give the one that is there.
+    Return,
+    /// Give the one that is there, started if it does not run.
+    EnsureRunning,
+}
 
+impl CreateSandbox {
+    pub fn into_domain(self, idempotency_key: Option<String>) -> NewSandbox {
+        NewSandbox {
+            name: self.name,
+            template: self.template,
+            labels: self.labels,
+            env: self.env,
+            limits: self.limits,
+            network: self.network,
+            timers: self.timers.into(),
+            provider: self.provider,
+            owner: self.owner,
+            user: self.user,
+            cwd: self.cwd,
+            public: self.public,
+            idempotency_key,
+            door: serde_json::Value::Null,
+            if_exists: match self.if_exists {
+                OnExisting::Refuse => IfExists::Refuse,
+                OnExisting::Return => IfExists::Return,
+                OnExisting::EnsureRunning => IfExists::EnsureRunning,
+            },
+        }
+    }
+}
+
+/// Create a sandbox
+///
+/// Answers when it runs. With `if_exists` the call is get-or-create by name; with an `Idempotency-Key` header the same
+/// request gives the same sandbox however often it is sent.
+#[utoipa::path(post, path = "/sandboxes", tag = "sandboxes", request_body = CreateSandbox,
+    params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 characters of your own")),
+    responses((status = 201, description = "It runs", body = SandboxView)))]
 pub async fn create(
     State(app): State<App>,
     Authenticated(caller): Authenticated,
-    Json(body): Json<Create>,
+    headers: HeaderMap,
+    Body(body): Body<CreateSandbox>,
 ) -> Result<(StatusCode, Json<SandboxView>), ApiError> {
-    let new = NewSandbox { name: body.name, template: body.template, ..NewSandbox::default() };
-    Ok((StatusCode::CREATED, Json(app.create_sandbox(&caller, new).await?.into())))
+    let key = headers.get("idempotency-key").and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
+    let sandbox = app.create_sandbox(&caller, body.into_domain(key)).await?;
+    Ok((StatusCode::CREATED, Json(sandbox.into())))
 }
 
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct ListQuery {
+    /// `name=value`; several are parted by commas and must all match.
+    label: Option<String>,
+    /// States, parted by commas; all but destroyed where absent.
+    state: Option<String>,
+    template: Option<String>,
+    /// The beginning of the name.
+    name: Option<String>,
+    owner: Option<String>,
+    #[param(value_type = Option<String>, format = DateTime)]
+    created_after: Option<Timestamp>,
+    #[param(value_type = Option<String>, format = DateTime)]
+    created_before: Option<Timestamp>,
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// From the page before.
+    cursor: Option<String>,
+    order: Option<Order>,
+}
+
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct SandboxPage {
+    items: Vec<SandboxView>,
+    /// For the page after; absent on the last.
+    next_cursor: Option<String>,
+}
+
+impl ListQuery {
+    fn filter(&self) -> Result<Filter, Error> {
+        let mut labels = BTreeMap::new();
+        for pair in self.label.iter().flat_map(|text| text.split(',')).filter(|pair| !pair.is_empty()) {
+            let (label, value) =
+                pair.split_once('=').ok_or_else(|| Error::invalid("label", format!("{pair:?} is not name=value")))?;
+            labels.insert(label.to_owned(), value.to_owned());
+        }
+        let states = self.state.iter().flat_map(|text| text.split(',')).filter(|word| !word.is_empty());
+        let states = states
+            .map(|word| Life::parse(word).ok_or_else(|| Error::invalid("state", format!("{word:?} is no state"))))
+            .collect::<Result<_, _>>()?;
+        Ok(Filter {
+            labels,
+            states,
+            template: self.template.clone(),
+            name_prefix: self.name.clone(),
+            owner: self.owner.clone(),
+            created_after: self.created_after,
+            created_before: self.created_before,
+        })
+    }
+}
+
+/// List sandboxes
+#[utoipa::path(get, path = "/sandboxes", tag = "sandboxes", params(ListQuery),
+    responses((status = 200, description = "A page of them", body = SandboxPage)))]
 pub async fn list(
     State(app): State<App>,
     Authenticated(caller): Authenticated,
-) -> Result<Json<Vec<SandboxView>>, ApiError> {
-    let listed = app.list_sandboxes(&caller, &Filter::default(), &Page::default()).await?;
-    Ok(Json(listed.items.into_iter().map(Into::into).collect()))
+    Params(query): Params<ListQuery>,
+) -> Result<Json<SandboxPage>, ApiError> {
+    let page = Page {
+        limit: query.limit.unwrap_or(100),
+        cursor: query.cursor.clone(),
+        order: query.order.unwrap_or_default(),
+    };
+    let listed = app.list_sandboxes(&caller, &query.filter()?, &page).await?;
+    Ok(Json(SandboxPage { items: listed.items.into_iter().map(Into::into).collect(), next_cursor: listed.next }))
 }
 
-pub async fn get(State(app): State<App>, Authenticated(caller): Authenticated, Path(id): Path<String>) -> One {
+/// Read a sandbox
+#[utoipa::path(get, path = "/sandboxes/{id}", tag = "sandboxes",
+    params(("id" = String, Path, description = "id or name")),
+    responses((status = 200, description = "As it is now", body = SandboxView)))]
+pub async fn read(
+    State(app): State<App>,
+    Authenticated(caller): Authenticated,
+    Path(id): Path<String>,
+) -> Result<Json<SandboxView>, ApiError> {
     Ok(Json(app.sandbox(&caller, &id).await?.into()))
 }
 
-pub async fn start(State(app): State<App>, Authenticated(caller): Authenticated, Path(id): Path<String>) -> One {
-    Ok(Json(app.start(&caller, &id).await?.into()))
-}
-
-pub async fn stop(State(app): State<App>, Authenticated(caller): Authenticated, Path(id): Path<String>) -> One {
-    Ok(Json(app.stop(&caller, &id).await?.into()))
-}
-
-pub async fn pause(State(app): State<App>, Authenticated(caller): Authenticated, Path(id): Path<String>) -> One {
-    Ok(Json(app.pause(&caller, &id).await?.into()))
-}
-
-pub async fn resume(State(app): State<App>, Authenticated(caller): Authenticated, Path(id): Path<String>) -> One {
-    Ok(Json(app.resume(&caller, &id).await?.into()))
-}
-
+/// Destroy a sandbox
+///
+/// Its processes end, its files are removed. The name is free at once.
+#[utoipa::path(delete, path = "/sandboxes/{id}", tag = "sandboxes",
+    params(("id" = String, Path, description = "id or name")),
+    responses((status = 204, description = "Nothing remains")))]
 pub async fn destroy(
     State(app): State<App>,
     Authenticated(caller): Authenticated,

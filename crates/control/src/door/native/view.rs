@@ -60,6 +60,12 @@ pub struct TimersView {
     pub auto_resume: bool,
 }
 
+impl From<&cove_engine::spec::Limits> for LimitsView {
+    fn from(limits: &cove_engine::spec::Limits) -> Self {
+        LimitsView { cpus: limits.cpus, memory: limits.memory, disk: limits.disk, pids: limits.pids }
+    }
+}
+
 impl From<&Timers> for TimersView {
     fn from(timers: &Timers) -> Self {
         TimersView {
@@ -87,12 +93,7 @@ impl From<Sandbox> for SandboxView {
             cause: sandbox.cause,
             labels: sandbox.labels,
             owner: sandbox.owner,
-            limits: LimitsView {
-                cpus: sandbox.limits.cpus,
-                memory: sandbox.limits.memory,
-                disk: sandbox.limits.disk,
-                pids: sandbox.limits.pids,
-            },
+            limits: (&sandbox.limits).into(),
             network: sandbox.network,
             timers: TimersView::from(&sandbox.timers),
             public: sandbox.public,

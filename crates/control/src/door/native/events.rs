@@ -1,0 +1,104 @@
+//! Events: what happened, and what happens.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+
+use super::auth::Authenticated;
+use super::error::ApiError;
+use super::extract::Params;
+use crate::event::{Event, EventFilter};
+use crate::{App, Caller};
+
+/// Other servers' events are found by looking; our own wake the follower at once.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Clone, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct EventQuery {
+    /// Of this sandbox, by id.
+    sandbox: Option<String>,
+    /// Such as `sandbox.stopped`.
+    kind: Option<String>,
+    /// Events after this number.
+    after: Option<i64>,
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+}
+
+impl EventQuery {
+    fn filter(&self, caller: &Caller) -> EventFilter {
+        EventFilter {
+            organisation: Some(caller.organisation.clone()),
+            sandbox: self.sandbox.clone(),
+            kind: self.kind.clone(),
+        }
+    }
+}
+
+/// List events
+#[utoipa::path(get, path = "/events", tag = "events", params(EventQuery),
+    responses((status = 200, description = "Oldest first", body = Vec<Event>)))]
+pub async fn list(
+    State(app): State<App>,
+    Authenticated(caller): Authenticated,
+    Params(query): Params<EventQuery>,
+) -> Result<Json<Vec<Event>>, ApiError> {
+    let limit = query.limit.unwrap_or(100).clamp(1, 1000);
+    Ok(Json(app.store().events(&query.filter(&caller), query.after.unwrap_or(0), limit).await?))
+}
+
+/// Follow events (server-sent events)
+///
+/// From now on, or after the number given by `after` or the `Last-Event-ID` header: a client that comes back misses
+/// nothing.
+#[utoipa::path(get, path = "/events/follow", tag = "events", params(EventQuery),
+    responses((status = 200, description = "Events as they happen", body = String, content_type = "text/event-stream")))]
+pub async fn follow(
+    State(app): State<App>,
+    Authenticated(caller): Authenticated,
+    Params(query): Params<EventQuery>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let last = headers.get("last-event-id").and_then(|value| value.to_str().ok()).and_then(|text| text.parse().ok());
+    let after = match query.after.or(last) {
+        Some(after) => after,
+        None => app.store().last_event().await?,
+    };
+    let filter = query.filter(&caller);
+    let changes = app.changes();
+    let stream = futures::stream::unfold((app, changes, after), move |(app, mut changes, after)| {
+        let filter = filter.clone();
+        async move {
+            loop {
+                let events = app.store().events(&filter, after, 100).await.ok()?;
+                if let Some(last) = events.last().map(|event| event.seq) {
+                    return Some((events, (app, changes, last)));
+                }
+                tokio::select! {
+                    () = app.ending().cancelled() => return None,
+                    // A lag is no loss: the store has them all.
+                    _ = changes.recv() => {}
+                    () = tokio::time::sleep(LOOK_EVERY) => {}
+                }
+            }
+        }
+    });
+    let stream = futures::StreamExt::flat_map(stream, |events| {
+        let events: Vec<Result<SseEvent, Infallible>> = events.iter().filter_map(told).map(Ok).collect();
+        futures::stream::iter(events)
+    });
+    Ok(Sse::new(stream).keep_alive(KeepAlive::default()).into_response())
+}
+
+fn told(event: &Event) -> Option<SseEvent> {
+    let data = serde_json::to_string(event).ok()?;
+    Some(SseEvent::default().id(event.seq.to_string()).event(&event.kind).data(data))
+}

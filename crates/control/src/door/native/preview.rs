@@ -1,0 +1,239 @@
+//! A sandbox's ports by path, for those without wildcard DNS: `/api/sandboxes/{id}/ports/{port}/proxy/…`.
+//!
+//! The right to it is the organisation's key, the sandbox's traffic token (`X-Cove-Traffic-Token`, or `?cove_token=`),
+//! a signed link that ends, or a sandbox that is public.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, Version, header};
+use axum::response::{IntoResponse, Response};
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use hyper_util::rt::TokioIo;
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+
+use super::auth::Authenticated;
+use super::error::ApiError;
+use super::extract::Params;
+use crate::clock::{Timestamp, after};
+use crate::guest::{Guest, GuestError};
+use crate::sandbox::Sandbox;
+use crate::{App, Error};
+
+const TOKEN: &str = "cove_token";
+const ONE_HOP: [HeaderName; 6] = [
+    header::CONNECTION,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+];
+
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct LinkQuery {
+    /// How long the link opens the port; an hour where absent, a week at most.
+    #[param(minimum = 1, maximum = 604800)]
+    expires_in_seconds: Option<u64>,
+}
+
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct Link {
+    /// By path, with a signature that ends.
+    url: String,
+    /// By host name; needs the token unless the sandbox is public.
+    host_url: String,
+    #[schema(value_type = String, format = DateTime)]
+    expires_at: Timestamp,
+}
+
+/// Make a link to a port
+#[utoipa::path(get, path = "/sandboxes/{id}/ports/{port}/link", tag = "ports",
+    params(("id" = String, Path, description = "id or name"), ("port" = u16, Path), LinkQuery),
+    responses((status = 200, description = "The link", body = Link)))]
+pub async fn link(
+    State(app): State<App>,
+    Authenticated(caller): Authenticated,
+    Path((id, port)): Path<(String, u16)>,
+    Params(query): Params<LinkQuery>,
+    headers: HeaderMap,
+) -> Result<Json<Link>, ApiError> {
+    let sandbox = app.sandbox(&caller, &id).await?;
+    let seconds = query.expires_in_seconds.unwrap_or(3600);
+    if !(1..=604_800).contains(&seconds) {
+        return Err(Error::invalid("expires_in_seconds", "1 to 604800").into());
+    }
+    let expires_at = after(app.now(), seconds);
+    let base = base_url(&app, &headers);
+    let id = &sandbox.id;
+    let signature = sign(&sandbox, port, expires_at);
+    let authority = base.split("://").nth(1).unwrap_or_default();
+    let port_of_server = authority.rsplit_once(':').map(|(_, port)| format!(":{port}")).unwrap_or_default();
+    let scheme = base.split("://").next().unwrap_or("http");
+    Ok(Json(Link {
+        url: format!("{base}/api/sandboxes/{id}/ports/{port}/proxy/?{TOKEN}={signature}"),
+        host_url: format!("{scheme}://{port}-{id}.{}{port_of_server}/", app.config().domain),
+        expires_at,
+    }))
+}
+
+/// How clients reach this server.
+pub fn base_url(app: &App, headers: &HeaderMap) -> String {
+    if let Some(url) = &app.config().public_url {
+        return url.trim_end_matches('/').to_owned();
+    }
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let host = text("host").unwrap_or(&app.config().listen);
+    format!("{}://{host}", text("x-forwarded-proto").unwrap_or("http"))
+}
+
+/// `{end}.{hmac}`: good for one port of one sandbox until then; new tokens of the sandbox end it.
+fn sign(sandbox: &Sandbox, port: u16, end: Timestamp) -> String {
+    let mut mac =
+        Hmac::<Sha256>::new_from_slice(sandbox.traffic_token.as_bytes()).expect("HMAC takes a key of any length");
+    mac.update(format!("{}/{port}/{}", sandbox.id, end.as_second()).as_bytes());
+    format!("{}.{}", end.as_second(), hex::encode(mac.finalize().into_bytes()))
+}
+
+fn is_signed(sandbox: &Sandbox, port: u16, token: &str, now: Timestamp) -> bool {
+    let Some((end, _)) = token.split_once('.') else { return false };
+    let Some(end) = end.parse().ok().and_then(|second| Timestamp::from_second(second).ok()) else { return false };
+    end > now && same(&sign(sandbox, port, end), token)
+}
+
+/// Takes as long whatever differs.
+fn same(one: &str, other: &str) -> bool {
+    one.len() == other.len() && one.bytes().zip(other.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
+}
+
+pub async fn root(
+    State(app): State<App>,
+    Path((id, port)): Path<(String, u16)>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    pass(app, id, port, String::new(), request).await
+}
+
+pub async fn below(
+    State(app): State<App>,
+    Path((id, port, _)): Path<(String, u16, String)>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    // As it was sent: the program inside decodes for itself.
+    let sent = request.uri().path();
+    let at = sent.find("/proxy/").map_or(sent.len(), |at| at + "/proxy/".len());
+    let path = sent[at..].to_owned();
+    pass(app, id, port, path, request).await
+}
+
+async fn pass(app: App, id: String, port: u16, path: String, request: Request) -> Result<Response, ApiError> {
+    let (headers, uri) = (request.headers().clone(), request.uri().clone());
+    let (sandbox, guest) = admit(&app, &id, port, &headers, &uri).await?;
+    app.touch(&sandbox.id);
+    Ok(forward(&guest, port, &path, request).await?)
+}
+
+async fn admit(app: &App, id: &str, port: u16, headers: &HeaderMap, uri: &Uri) -> Result<(Sandbox, Guest), Error> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let key = text("x-api-key").or_else(|| text("authorization").and_then(|value| value.strip_prefix("Bearer ")));
+    if let Some(key) = key {
+        if let Ok(caller) = app.authenticate(key).await {
+            return app.reach(&caller, id).await;
+        }
+    }
+    // Without the right it is not there at all.
+    let missing = || Error::not_found("sandbox", id);
+    let sandbox = app.sandbox_any(id).await.map_err(|_| missing())?;
+    let in_query =
+        uri.query().and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix(TOKEN)?.strip_prefix('=')));
+    let token = text("x-cove-traffic-token").or(in_query).or_else(|| cookie(headers));
+    let opens = sandbox.public
+        || token
+            .is_some_and(|token| same(token, &sandbox.traffic_token) || is_signed(&sandbox, port, token, app.now()));
+    if !opens {
+        return Err(missing());
+    }
+    app.reach_any(sandbox.id.as_str()).await
+}
+
+/// A page that was opened by a signed link asks for its parts with the cookie that the link left.
+fn cookie(headers: &HeaderMap) -> Option<&str> {
+    let all = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    all.flat_map(|text| text.split(';')).find_map(|pair| pair.trim().strip_prefix(TOKEN)?.strip_prefix('='))
+}
+
+async fn forward(guest: &Guest, port: u16, path: &str, mut request: Request) -> Result<Response, Error> {
+    let pipe = guest.dial(port).await?;
+    let broken = |error: hyper::Error| Error::Guest(GuestError::Unreachable(format!("port {port}: {error}")));
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(pipe)).await.map_err(broken)?;
+    // Ends with the exchange, or with the upgraded connection.
+    tokio::spawn(connection.with_upgrades());
+    let prefix = request.uri().path().strip_suffix(path).unwrap_or_default().to_owned();
+    let link = signed_link(request.uri());
+    let upgrade = upgrade_of(request.headers());
+    let client = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
+    prepare(&mut request, path, upgrade);
+    let mut answer = sender.send_request(request).await.map_err(broken)?;
+    if answer.status() == http::StatusCode::SWITCHING_PROTOCOLS {
+        let inside = hyper::upgrade::on(&mut answer);
+        if let Some(client) = client {
+            tokio::spawn(async move {
+                let (Ok(client), Ok(inside)) = tokio::join!(client, inside) else { return };
+                let (mut client, mut inside) = (TokioIo::new(client), TokioIo::new(inside));
+                // Either side may hang up at any time: that is how such a connection ends.
+                let _ended = tokio::io::copy_bidirectional(&mut client, &mut inside).await;
+            });
+        }
+        return Ok(answer.map(|_| Body::empty()).into_response());
+    }
+    for name in &ONE_HOP {
+        answer.headers_mut().remove(name);
+    }
+    if let Some(token) = link {
+        let cookie = format!("{TOKEN}={token}; Path={prefix}; HttpOnly; SameSite=Lax");
+        if let Ok(cookie) = HeaderValue::from_str(&cookie) {
+            answer.headers_mut().append(header::SET_COOKIE, cookie);
+        }
+    }
+    // What a sandbox says must not act in the name of this origin.
+    answer
+        .headers_mut()
+        .insert("content-security-policy", HeaderValue::from_static("sandbox allow-scripts allow-forms"));
+    Ok(answer.map(Body::new).into_response())
+}
+
+fn signed_link(uri: &Uri) -> Option<String> {
+    let pairs = uri.query()?.split('&');
+    pairs.filter_map(|pair| pair.strip_prefix(TOKEN)?.strip_prefix('=')).next().map(ToOwned::to_owned)
+}
+
+fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
+    let asked = headers.get(header::CONNECTION)?.to_str().ok()?;
+    let asked = asked.split(',').any(|word| word.trim().eq_ignore_ascii_case("upgrade"));
+    asked.then(|| headers.get(header::UPGRADE).cloned()).flatten()
+}
+
+/// As the program inside shall see it: its own path, none of our secrets.
+fn prepare(request: &mut Request, path: &str, upgrade: Option<HeaderValue>) {
+    let query: Vec<&str> = request.uri().query().map(|query| query.split('&').collect()).unwrap_or_default();
+    let query: Vec<&str> = query.into_iter().filter(|pair| !pair.starts_with(TOKEN)).collect();
+    let question = if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) };
+    let uri = format!("/{path}{question}");
+    *request.uri_mut() = uri.parse().unwrap_or_else(|_| Uri::from_static("/"));
+    *request.version_mut() = Version::HTTP_11;
+    let headers = request.headers_mut();
+    for name in ONE_HOP.iter().chain([&header::UPGRADE, &header::COOKIE]) {
+        headers.remove(name);
+    }
+    for name in ["authorization", "x-api-key", "x-cove-traffic-token"] {
+        headers.remove(name);
+    }
+    if let Some(protocol) = upgrade {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(header::UPGRADE, protocol);
+    }
+    headers.entry(header::HOST).or_insert(HeaderValue::from_static("localhost"));
+}
