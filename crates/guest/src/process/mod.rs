@@ -16,6 +16,7 @@
 pub mod environment;
 pub mod input;
 pub mod list;
+mod memory;
 pub mod output;
 pub mod signal;
 pub mod start;
@@ -26,7 +27,7 @@ pub mod wait;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use cove_protocol::process::{Command, Exit, Info};
@@ -61,6 +62,10 @@ pub struct Process {
     /// meets a stranger with the same number.
     pub reaped: AtomicBool,
     pub timed_out: AtomicBool,
+    /// The host has sent it a SIGKILL.
+    pub killed: AtomicBool,
+    /// The kernel's count of kills for want of memory when it began.
+    kills_before: OnceLock<u64>,
     state: Mutex<State>,
 }
 
@@ -135,6 +140,8 @@ impl Process {
             asked,
             reaped: AtomicBool::new(false),
             timed_out: AtomicBool::new(false),
+            killed: AtomicBool::new(false),
+            kills_before: OnceLock::new(),
             state: Mutex::new(State {
                 output: Output::default(),
                 sources,
@@ -199,9 +206,19 @@ impl Process {
         moved
     }
 
+    /// Notes what its end is compared with. Takes a moment, so it is not done before the host knows of the start.
+    pub fn begin_memory_watch(&self) {
+        if let Some(kills) = memory::kills() {
+            let _ = self.kills_before.set(kills);
+        }
+    }
+
     /// The kernel has reaped it. Returns when to look again whether its pipes are dry, if they are not.
     pub fn reaped(&self, mut exit: Exit) -> Option<Instant> {
         exit.timed_out = self.timed_out.load(Ordering::SeqCst);
+        exit.out_of_memory = memory::is_suspicious(&exit)
+            && !self.killed.load(Ordering::SeqCst)
+            && self.kills_before.get().is_some_and(|before| memory::kills().is_some_and(|now| now > *before));
         let deadline = Instant::now() + GRACE;
         let mut state = self.state();
         let state = &mut *state;

@@ -48,6 +48,9 @@ pub fn send(guest: &Guest, process: &Process, number: i32, target: Target) -> Re
         (number, target) => {
             let signal = Signal::from_named_raw(number)
                 .ok_or_else(|| invalid(format!("{number} is not a signal: use 1 to 31")))?;
+            if signal == Signal::KILL {
+                process.killed.store(true, Ordering::SeqCst);
+            }
             match target {
                 Target::Process => kill_process(pid, signal),
                 Target::Group => kill_process_group(pid, signal),

@@ -29,7 +29,11 @@ use crate::users::{User, Users};
 pub fn start(guest: &Arc<Guest>, connection: &mut Connection, spec: Spec) -> Result<()> {
     let on_disconnect = spec.on_disconnect;
     let follower = launch(guest, spec)?;
-    connection.reply(&Reply::Started { pid: follower.process.pid, output_start: 0 })?;
+    if let Err(failure) = connection.reply(&Reply::Started { pid: follower.process.pid, output_start: 0 }) {
+        follower.abandon(guest, on_disconnect);
+        return Err(failure);
+    }
+    follower.process.begin_memory_watch();
     follower.follow(guest, connection, on_disconnect)
 }
 

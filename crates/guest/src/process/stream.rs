@@ -37,7 +37,7 @@ pub fn attach(guest: &Guest, connection: &mut Connection, selector: &Selector, f
     let reply = Reply::Started { pid: process.pid, output_start: position };
     let follower = Follower { process, key, wake };
     if let Err(failure) = connection.reply(&reply) {
-        follower.process.leave(follower.key, &guest.epoll);
+        follower.abandon(guest, OnDisconnect::Keep);
         return Err(failure);
     }
     follower.follow(guest, connection, OnDisconnect::Keep)
@@ -61,16 +61,19 @@ impl Follower {
             };
             join.run()
         });
-        self.process.leave(self.key, &guest.epoll);
         let _ = connection.socket.set_nonblocking(false);
-        match outcome {
-            Ok(Ended::Complete) => Ok(()),
-            Ok(Ended::Disconnected) | Err(_) if on_disconnect == OnDisconnect::Kill => {
-                signal::kill_group(guest, &self.process);
-                outcome.map(drop)
-            }
-            Ok(Ended::Disconnected) => Ok(()),
-            Err(failure) => Err(failure),
+        match &outcome {
+            Ok(Ended::Complete) => self.process.leave(self.key, &guest.epoll),
+            Ok(Ended::Disconnected) | Err(_) => self.abandon(guest, on_disconnect),
+        }
+        outcome.map(drop)
+    }
+
+    /// The host is gone before the process.
+    pub fn abandon(&self, guest: &Guest, on_disconnect: OnDisconnect) {
+        self.process.leave(self.key, &guest.epoll);
+        if on_disconnect == OnDisconnect::Kill {
+            signal::kill_group(guest, &self.process);
         }
     }
 }

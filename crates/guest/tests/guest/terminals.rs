@@ -53,11 +53,12 @@ fn a_shell_has_job_control_and_keys_are_signals() {
     shows(&mut host, "infront");
     host.stdin(b"\x1a");
     shows(&mut host, "Stopped");
-    host.stdin(b"kill -9 %1; cat\n");
+    host.stdin(b"kill -9 %1; sh -c 'echo list\"\"ening; exec cat'\n");
+    shows(&mut host, "listening");
     host.stdin(b"echoed\n");
     shows(&mut host, "echoed\r\nechoed");
     host.stdin(b"\x03");
-    shows(&mut host, "^C");
+    host.until(|seen| seen.pty.windows(2).any(|keys| keys == b"^C") && seen.pty.ends_with(b"\r\nready> "));
     host.stdin(b"exit 9\n");
     assert_eq!(host.rest().code(), Some(9));
 }
