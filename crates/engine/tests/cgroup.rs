@@ -134,7 +134,7 @@ fn the_process_that_took_the_memory_is_named() {
     for round in 0..5 {
         let name = format!("a{round}");
         let group = realm.hierarchy.create(&name, &small()).unwrap();
-        watch.add(&realm.hierarchy, &group, small().memory).unwrap();
+        watch.add(&realm.hierarchy, &group).unwrap();
         assert_eq!(watch.largest(&name), None);
         let mut bystander = run_in(&group, "sleep 1000");
         let (_, status) = output_in(&group, "exec python3 -c 'b = bytearray(200 << 20)'");
@@ -155,7 +155,7 @@ fn memory_full_of_cache_does_not_hide_who_took_the_rest() {
     let Some(realm) = Realm::new("cache") else { return };
     let watch = MemoryWatch::start().unwrap();
     let group = realm.hierarchy.create("a", &small()).unwrap();
-    watch.add(&realm.hierarchy, &group, small().memory).unwrap();
+    watch.add(&realm.hierarchy, &group).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     let (_, status) = output_in(&group, &format!("dd if=/dev/zero of={} bs=1M count=80 2>/dev/null", file.display()));
@@ -260,4 +260,42 @@ fn bad_names_are_refused() {
         assert!(error.to_string().contains("lower-case"), "{error}");
     }
     assert_ne!(realm.hierarchy.version(), Version::Absent);
+}
+
+/// Figures for people: `cargo test --release --test cgroup figures -- --ignored --nocapture`.
+#[test]
+#[ignore = "measures, proves nothing"]
+fn figures() {
+    let Some(realm) = Realm::new("figures") else { return };
+    let row = |what: &str, mut times: Vec<Duration>| {
+        times.sort();
+        println!("{what:40} p50 {:>8.1?} p99 {:>8.1?}", times[times.len() / 2], times[times.len() * 99 / 100]);
+    };
+    let timed = |work: &mut dyn FnMut()| {
+        let begin = Instant::now();
+        work();
+        begin.elapsed()
+    };
+    let watch = MemoryWatch::start().unwrap();
+    for (what, cpus) in [("a whole processor", 1.0), ("half a processor", 0.5), ("the whole machine", 1024.0)] {
+        let limits = Limits { cpus, ..small() };
+        let mut groups = Vec::new();
+        let create =
+            |n: usize, groups: &mut Vec<Group>| groups.push(realm.hierarchy.create(&format!("g{n}"), &limits).unwrap());
+        row(&format!("create, {what}"), (0..200).map(|n| timed(&mut || create(n, &mut groups))).collect());
+        row("entry", groups.iter().map(|group| timed(&mut || drop(group.entry().unwrap()))).collect());
+        row("usage", groups.iter().map(|group| timed(&mut || assert!(group.usage().is_ok()))).collect());
+        row("set", groups.iter().map(|group| timed(&mut || group.set(&limits).unwrap())).collect());
+        row("watch", groups.iter().map(|group| timed(&mut || watch.add(&realm.hierarchy, group).unwrap())).collect());
+        let join = |group: &Group| {
+            let entry = group.entry().unwrap();
+            // This thread itself, in and out again: the write a launched child does.
+            timed(&mut || entry.tasks.iter().for_each(|tasks| assert_eq!(rustix::io::write(tasks, b"0"), Ok(1))))
+        };
+        std::thread::scope(|scope| {
+            let times = scope.spawn(|| groups.iter().map(join).collect()).join().unwrap();
+            row("join (v1 tasks)", times);
+        });
+        row("remove", groups.iter().map(|group| timed(&mut || group.remove().unwrap())).collect());
+    }
 }

@@ -3,8 +3,9 @@
 //! The kernel counts its kills (`memory_kills`) and writes names only to its log, which is not ours to read. So a thread
 //! looks at a group's processes when the kernel says that memory is short there, and keeps what it saw:
 //!
-//! * v1: at 7/8 of the limit, when reclaim fails (`memory.pressure_level` critical), and when the out-of-memory killer is called
-//!   (`memory.oom_control`), which tells us before it chooses;
+//! * v1: when reclaim fails (`memory.pressure_level` critical), and when the out-of-memory killer is called
+//!   (`memory.oom_control`), which tells us before it chooses. Not by a threshold on `memory.usage_in_bytes`: setting one
+//!   waits for a grace period of the kernel, 8 ms each;
 //! * v2: when a charge meets `memory.max` (the `max` line of `memory.events` changes), which is before anybody is killed.
 //!
 //! A process can allocate faster than we look. Then the one found dying is named, with what the others do not hold. The
@@ -79,13 +80,13 @@ impl MemoryWatch {
         Ok(MemoryWatch { shared, thread: Some(thread) })
     }
 
-    /// Watches a group whose memory limit is `limit`; again after the limit changed.
-    pub fn add(&self, hierarchy: &Hierarchy, group: &Group, limit: u64) -> Result<(), Error> {
+    /// Watches a group until it is removed and forgotten.
+    pub fn add(&self, hierarchy: &Hierarchy, group: &Group) -> Result<(), Error> {
         let Some(directory) = group.memory_directory() else { return Ok(()) };
         let bucket =
             group.name().bytes().fold(0_usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into())) % BUCKETS;
         let watch = match hierarchy.version() {
-            Version::V1 => register(&self.shared.buckets[bucket], &directory, limit).map(|()| None)?,
+            Version::V1 => register(&self.shared.buckets[bucket], &directory).map(|()| None)?,
             _ => Some(self.shared.follow(&directory.join("memory.events"))?),
         };
         let watched = Watched { bucket, watch, directory, looked: None, seen: None };
@@ -116,7 +117,7 @@ impl Drop for MemoryWatch {
 
 /// `cgroup.event_control` takes "eventfd, control file, argument". What a kernel does not know it refuses; the out-of-memory
 /// event is the one that must be had.
-fn register(event: &OwnedFd, directory: &Path, limit: u64) -> Result<(), Error> {
+fn register(event: &OwnedFd, directory: &Path) -> Result<(), Error> {
     let one = |name: &str, argument: &str| -> Result<(), Error> {
         let path = directory.join(name);
         let control = File::open(&path).map_err(Error::at("open", &path))?;
@@ -124,7 +125,6 @@ fn register(event: &OwnedFd, directory: &Path, limit: u64) -> Result<(), Error> 
         file::write(&directory.join("cgroup.event_control"), line.trim_end())
     };
     one("memory.oom_control", "")?;
-    let _ = one("memory.usage_in_bytes", &(limit - limit / 8).to_string());
     let _ = one("memory.pressure_level", "critical");
     Ok(())
 }

@@ -37,6 +37,8 @@ pub use memory_watch::MemoryWatch;
 
 use crate::spec::Limits;
 use processors::{Processors, Seat};
+pub(crate) use v1::honours_weights;
+
 use v1::Fresh;
 
 /// The realm of an engine that names no other.

@@ -74,7 +74,7 @@ impl Tree {
             cpuacct,
             freezer,
             cpuset,
-            blkio: of_v1("blkio", &|base| base.join("blkio.bfq.weight").exists()),
+            blkio: of_v1("blkio", &|base| honours_weights() && base.join("blkio.bfq.weight").exists()),
             unified,
             processors: Processors::from_list(&online),
         })
@@ -369,6 +369,15 @@ impl Tree {
 pub(super) enum Fresh {
     Yes,
     No,
+}
+
+/// Whether any disk has the one scheduler that looks at weights: without it another group to join would be for nothing.
+pub(crate) fn honours_weights() -> bool {
+    let disks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    disks.map(|disk| disk.path().join("queue/scheduler")).any(|scheduler| {
+        let text = fs::read_to_string(scheduler).unwrap_or_default();
+        text.contains("[bfq]")
+    })
 }
 
 /// 1,024 is one processor's worth, as everywhere in v1.

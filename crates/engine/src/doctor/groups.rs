@@ -1,7 +1,7 @@
 //! Control groups: one is made with limits, frozen, asked, killed and taken away.
 
 use super::Finding;
-use crate::cgroup::{Error, Group, Hierarchy, Layout, Version};
+use crate::cgroup::{Error, Group, Hierarchy, Layout, Version, honours_weights};
 use crate::spec::Limits;
 
 const CONTROLLERS: [(&str, &str); 6] = [
@@ -70,9 +70,9 @@ fn controllers() -> Vec<Finding> {
     let finding = |(controller, means): &(&str, &str)| {
         let name = format!("controller {controller}");
         match place(controller) {
-            Some("version 1") if *controller == "io" => Finding::weaker(
+            Some("version 1") if *controller == "io" && !honours_weights() => Finding::weaker(
                 &name,
-                "version 1 without weights: one sandbox's disk traffic can slow the others",
+                "version 1, and no disk's scheduler looks at weights: one sandbox's disk traffic can slow the others",
                 "boot with control groups version 2, or use the bfq scheduler",
             ),
             Some(version) => Finding::ok(&name, format!("{means} ({version})")),
