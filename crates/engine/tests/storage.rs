@@ -257,6 +257,9 @@ fn a_tmpfs_upper_has_the_size_that_was_asked_for() {
     let Upper::Memory(tmpfs) = store.create(&id('m'), Storage::Memory, &limits).unwrap() else {
         panic!("memory was asked for")
     };
+    store.remove(&id('m')).unwrap();
+    assert_eq!(store.find(&id('m')).unwrap(), None);
+    assert!(store.is_empty().unwrap());
     assert!(!data.path().join("pool.btrfs").exists(), "files in memory need no pool");
     if !rustix::process::geteuid().is_root() {
         return;

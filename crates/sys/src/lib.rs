@@ -16,5 +16,6 @@ pub mod network_envoy;
 pub mod network_namespace;
 pub mod probe;
 pub mod program;
+pub mod quota;
 pub mod seccomp;
 pub mod signal;

@@ -16,6 +16,7 @@ mod copy;
 mod error;
 mod plain;
 mod pool;
+mod project_quota;
 mod tmpfs;
 mod trash;
 
@@ -75,6 +76,9 @@ pub enum Kind {
     Plain,
 }
 
+/// Where the uppers are, and what holds their limits.
+type Rung = (PathBuf, Box<dyn Backing>);
+
 /// One rung of the ladder.
 trait Backing: Debug + Send + Sync {
     fn kind(&self) -> Kind;
@@ -112,7 +116,7 @@ trait Backing: Debug + Send + Sync {
 #[derive(Debug)]
 pub struct Store {
     data: PathBuf,
-    backing: OnceLock<(PathBuf, Box<dyn Backing>)>,
+    backing: OnceLock<Rung>,
     removed: AtomicU64,
 }
 
@@ -154,7 +158,8 @@ impl Store {
 
     /// The files of an earlier life.
     pub fn find(&self, id: &SandboxId) -> Result<Option<Upper>, Error> {
-        let path = self.path(id)?;
+        let Some((top, _)) = self.used_backing()? else { return Ok(None) };
+        let path = uppers(top).join(id.as_str());
         Ok(path.exists().then(|| Upper::Directories(Directories::below(&path))))
     }
 
@@ -178,10 +183,7 @@ impl Store {
 
     /// At once, whatever its size: a rename. Fine to call for what is gone.
     pub fn remove(&self, id: &SandboxId) -> Result<(), Error> {
-        if self.is_untouched() {
-            return Ok(());
-        }
-        let (top, _) = self.backing()?;
+        let Some((top, _)) = self.used_backing()? else { return Ok(()) };
         let path = uppers(top).join(id.as_str());
         loop {
             let number = self.removed.fetch_add(1, Ordering::Relaxed);
@@ -198,10 +200,7 @@ impl Store {
     /// Deletes what was removed; for a thread of the background. Answers how many were deleted. One that cannot be
     /// deleted does not keep the others.
     pub fn empty_trash(&self) -> Result<usize, Error> {
-        if self.is_untouched() {
-            return Ok(0);
-        }
-        let (top, backing) = self.backing()?;
+        let Some((top, backing)) = self.used_backing()? else { return Ok(0) };
         let (mut deleted, mut failed) = (0, None);
         for name in list(&trash_of(top))? {
             match backing.erase(&trash_of(top).join(name)) {
@@ -235,11 +234,12 @@ impl Store {
 
     /// Makes room and forgets what is gone; for a thread of the background, every second or so.
     pub fn keep_house(&self) -> Result<(), Error> {
-        self.backing()?.1.keep_house()
+        self.used_backing()?.map_or(Ok(()), |(_, backing)| backing.keep_house())
     }
 
-    /// Lets go of the pool where nobody else uses it. Sandboxes may be running: they keep what they have.
-    pub fn close(self) -> Result<(), Error> {
+    /// Lets go of the pool where nobody else uses it: the last thing done with a store. Sandboxes may be running: they
+    /// keep what they have.
+    pub fn close(&self) -> Result<(), Error> {
         self.backing.get().map_or(Ok(()), |(_, backing)| backing.close())
     }
 
@@ -250,7 +250,7 @@ impl Store {
 
     /// Every sandbox that has files here.
     pub fn names(&self) -> Result<Vec<SandboxId>, Error> {
-        let (top, _) = self.backing()?;
+        let Some((top, _)) = self.used_backing()? else { return Ok(Vec::new()) };
         Ok(list(&uppers(top))?.into_iter().filter_map(|name| name.parse().ok()).collect())
     }
 
@@ -263,16 +263,18 @@ impl Store {
     }
 
     fn existing(&self, id: &SandboxId) -> Result<PathBuf, Error> {
-        let path = self.path(id)?;
-        if path.exists() { Ok(path) } else { Err(Error::NotFound(id.clone())) }
+        let path = self.used_backing()?.map(|(top, _)| uppers(top).join(id.as_str()));
+        path.filter(|path| path.exists()).ok_or_else(|| Error::NotFound(id.clone()))
     }
 
-    /// No sandbox has ever needed a disk here: nothing to look for, and no reason to make a pool.
-    fn is_untouched(&self) -> bool {
-        self.backing.get().is_none() && !["storage", "pool.btrfs"].iter().any(|name| self.data.join(name).exists())
+    /// Nothing where no sandbox of this data directory ever had a disk: a question makes no pool.
+    fn used_backing(&self) -> Result<Option<&Rung>, Error> {
+        let used =
+            self.backing.get().is_some() || ["storage", "pool.btrfs"].iter().any(|name| self.data.join(name).exists());
+        used.then(|| self.backing()).transpose()
     }
 
-    fn backing(&self) -> Result<&(PathBuf, Box<dyn Backing>), Error> {
+    fn backing(&self) -> Result<&Rung, Error> {
         if let Some(backing) = self.backing.get() {
             return Ok(backing);
         }
@@ -280,7 +282,7 @@ impl Store {
         self.install(top, backing)
     }
 
-    fn install(&self, top: PathBuf, backing: Box<dyn Backing>) -> Result<&(PathBuf, Box<dyn Backing>), Error> {
+    fn install(&self, top: PathBuf, backing: Box<dyn Backing>) -> Result<&Rung, Error> {
         for path in [top.clone(), uppers(&top), trash_of(&top)] {
             make_private(&path)?;
         }
@@ -290,7 +292,7 @@ impl Store {
 }
 
 /// The first rung that holds. What each of the higher ones lacked is told by the last.
-fn choose(data: &Path) -> Result<(PathBuf, Box<dyn Backing>), Error> {
+fn choose(data: &Path) -> Result<Rung, Error> {
     let top = data.join("storage");
     if !rustix::process::geteuid().is_root() {
         let why = "disk limits need root".to_owned();
@@ -299,12 +301,18 @@ fn choose(data: &Path) -> Result<(PathBuf, Box<dyn Backing>), Error> {
     if let Some(native) = btrfs::Btrfs::native(data, &top) {
         return Ok((top, Box::new(native)));
     }
+    // A pool that is there is used: its sandboxes' files are in it.
+    if !data.join("pool.btrfs").exists()
+        && let Some(projects) = project_quota::Projects::on(data, &top)
+    {
+        return Ok((top, Box::new(projects)));
+    }
     match pool::Pool::open(data) {
         Ok(pool) => {
             let pooled = btrfs::Btrfs::pooled(pool)?;
             Ok((data.join("pool"), Box::new(pooled)))
         }
-        // A pool that is there and cannot be had is an error: its sandboxes' files are in it.
+        // One that is there and cannot be had is an error.
         Err(error) if data.join("pool.btrfs").exists() => Err(error),
         Err(error) => {
             let why = format!("no quotas on the data directory's filesystem, and no pool: {error}");

@@ -100,10 +100,11 @@ impl Pool {
     /// by their own mounts; the next store finds its device again.
     pub(super) fn close(&self) -> Result<(), Error> {
         let _held = Held::exclusively(&self.lock, &self.image)?;
-        if flock(&self.users, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Ok(());
-        }
-        match unmount(&self.top, UnmountFlags::empty()) {
+        let alone = flock(&self.users, FlockOperation::NonBlockingLockExclusive).is_ok();
+        let unmounted = if alone { unmount(&self.top, UnmountFlags::empty()) } else { Ok(()) };
+        flock(&self.users, FlockOperation::Unlock).map_err(Error::at("unlock", &self.image))?;
+        match unmounted {
+            // Busy: a file is open in it. Invalid: it is not mounted any more.
             Ok(()) | Err(Errno::BUSY | Errno::INVAL) => Ok(()),
             Err(errno) => Err(Error::at("unmount", &self.top)(errno)),
         }
