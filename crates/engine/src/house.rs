@@ -293,7 +293,7 @@ impl House {
 
     pub fn watch_memory(&self, live: &Live) -> Result<(), Error> {
         match &live.group {
-            Some(group) => Ok(self.memory.add(&self.hierarchy, group, live.memory_limit())?),
+            Some(group) => Ok(self.memory.add(&self.hierarchy, group)?),
             None => Ok(()),
         }
     }

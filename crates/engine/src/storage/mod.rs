@@ -14,6 +14,8 @@
 mod btrfs;
 mod copy;
 mod error;
+mod export;
+mod import;
 mod plain;
 mod pool;
 mod project_quota;
@@ -22,7 +24,7 @@ mod trash;
 
 use std::fmt::Debug;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -225,6 +227,22 @@ impl Store {
             let _ = self.remove(new);
         }
         cloned.map(|()| Upper::Directories(Directories::below(&to)))
+    }
+
+    /// Writes a stopped sandbox's files as a tar archive with the folders `root` and `usr`.
+    pub fn export<W: Write>(&self, id: &SandboxId, writer: W) -> Result<W, Error> {
+        export::write(&self.existing(id)?, writer)
+    }
+
+    /// Makes a sandbox's files out of an archive of `export`. The archive may come from anybody; a bad one leaves nothing.
+    pub fn import(&self, id: &SandboxId, limits: &Limits, reader: impl Read) -> Result<Upper, Error> {
+        let upper = self.create(id, Storage::Disk, limits)?;
+        let filled = self.existing(id).and_then(|path| import::read(&path, reader));
+        if filled.is_err() {
+            // The first error is the one to tell; what stays is found by the sweep.
+            let _ = self.remove(id);
+        }
+        filled.map(|()| upper)
     }
 
     /// Makes so many uppers ahead of their sandboxes; for a thread of the background.
