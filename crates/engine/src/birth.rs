@@ -3,11 +3,12 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rustix::fs::CWD;
+use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;
 use rustix::mount::OpenTreeFlags;
+use rustix::process::{Gid, Uid};
 
 use cove_sys::mount::{Attributes, Reach, set_attributes};
 
@@ -76,7 +77,7 @@ impl Birth {
         let overlays = layers.overlays(map)?;
         let shown = layers.shown(&identity, spawners)?;
         let memory_info = memory_info::make(&socket.with_file_name("meminfo"), layers.spec.limits.memory)?;
-        let storage = open_storage(upper, map)?;
+        let storage = open_storage(upper, &identity)?;
         // What an earlier life left there is nobody's.
         match std::fs::remove_file(socket) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -235,16 +236,36 @@ fn open_layer(path: &Path, map: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
     Ok(layer)
 }
 
-fn open_storage(upper: &Upper, map: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
-    let (mount, path) = match upper {
-        Upper::Memory(tmpfs) => (tmpfs.mount()?, PathBuf::from("tmpfs")),
+fn open_storage(upper: &Upper, identity: &Identity) -> Result<OwnedFd, Error> {
+    let map = identity.pair.user.as_fd();
+    match upper {
+        Upper::Memory(tmpfs) => {
+            let mount = tmpfs.mount()?;
+            match map_ids(&mount, Attributes::NO_DEVICES, map, Path::new("tmpfs")) {
+                // Before Linux 6.3 a tmpfs has no id maps. Nobody else ever sees this one: it can as well belong to the range.
+                Err(Error::Refused(refused)) if refused.errno == Errno::INVAL.raw_os_error() => {
+                    give_to(&mount, identity.first_id)?;
+                }
+                other => other?,
+            }
+            Ok(mount)
+        }
         Upper::Directories(directories) => {
             let parent = directories.root_upper.parent().unwrap_or(&directories.root_upper);
-            (clone_mount(parent)?, parent.to_owned())
+            let mount = clone_mount(parent)?;
+            map_ids(&mount, Attributes::NO_DEVICES, map, parent)?;
+            Ok(mount)
         }
-    };
-    map_ids(&mount, Attributes::NO_DEVICES, map, &path)?;
-    Ok(mount)
+    }
+}
+
+fn give_to(mount: &OwnedFd, first_id: u32) -> Result<(), Error> {
+    let (uid, gid) = (Uid::from_raw(first_id), Gid::from_raw(first_id));
+    for name in ["", "root", "root-work", "usr", "usr-work"] {
+        rustix::fs::chownat(mount, name, Some(uid), Some(gid), AtFlags::EMPTY_PATH)
+            .step("give the tmpfs to its sandbox")?;
+    }
+    Ok(())
 }
 
 fn clone_mount(path: &Path) -> Result<OwnedFd, Error> {

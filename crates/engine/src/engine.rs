@@ -21,7 +21,7 @@ use crate::network::namespace::Kind;
 use crate::pool::Filler;
 use crate::reaper::{Reaper, Task};
 use crate::refused::{Refused, Step};
-use crate::spawner::handle::{Spawner, Spawners};
+use crate::spawner::handle::{Again, Spawner, Spawners};
 use crate::spawner::wire::{Outgoing, Request};
 use crate::spec::{Limits, Network, SandboxId, Spec, Storage};
 use crate::state::{Ended, Found, Running, Usage};
@@ -79,7 +79,7 @@ impl Engine {
         let house = Arc::new(house);
         let work = Arc::clone(&house);
         let reaper = Reaper::start(move |task| work.carry_out(task))?;
-        let filler = filler.map(|spawner| Filler::start(Arc::clone(&house.pool), spawner)).transpose()?;
+        let filler = filler.map(|start| Filler::start(Arc::clone(&house.pool), start)).transpose()?;
         Ok(Engine { house, reaper, departures: Mutex::new(Some(departures)), _filler: filler })
     }
 
@@ -256,7 +256,7 @@ impl Engine {
     }
 }
 
-fn start_spawners(config: &Config) -> Result<(Spawners, Option<Spawner>), Error> {
+fn start_spawners(config: &Config) -> Result<(Spawners, Option<Arc<Again>>), Error> {
     let guest = Arc::new(guest_program::sealed()?);
     match &config.spawning {
         Spawning::Inline => {
@@ -264,14 +264,13 @@ fn start_spawners(config: &Config) -> Result<(Spawners, Option<Spawner>), Error>
             let spawner = introduce(Spawner::fork(&alone)?, &guest)?;
             // By then this process has threads and cannot be forked.
             let never = || Err(Refused::new("replace the inline spawner", rustix::io::Errno::BUSY));
-            Ok((Spawners::new(vec![spawner], Box::new(never)), None))
+            Ok((Spawners::new(vec![spawner], Arc::new(never)), None))
         }
         Spawning::Processes { count, program } => {
             let program = program.clone();
-            let start = move || introduce(Spawner::exec(&program)?, &guest);
+            let start: Arc<Again> = Arc::new(move || introduce(Spawner::exec(&program)?, &guest));
             let spawners = (0..count.get()).map(|_| start()).collect::<Result<Vec<_>, _>>()?;
-            let filler = start()?;
-            Ok((Spawners::new(spawners, Box::new(start)), Some(filler)))
+            Ok((Spawners::new(spawners, Arc::clone(&start)), Some(start)))
         }
     }
 }

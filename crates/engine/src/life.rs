@@ -60,11 +60,13 @@ impl Live {
     /// SIGKILL to PID 1: the kernel ends everything in its pid namespace. Frozen processes are thawed, or they would
     /// not notice.
     pub fn kill(&self) -> Result<(), Error> {
+        // Asked before: once it is dead its cgroup goes. What cannot be read is gone already.
+        let frozen = self.group.as_ref().is_some_and(|group| group.is_frozen().unwrap_or(false));
         match rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL) {
             Ok(()) | Err(Errno::SRCH) => {}
             Err(errno) => return Err(crate::refused::Refused::new("kill the sandbox's first process", errno).into()),
         }
-        self.thaw()
+        if frozen { self.thaw() } else { Ok(()) }
     }
 
     pub fn thaw(&self) -> Result<(), Error> {

@@ -6,12 +6,13 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::error::Error;
 use crate::network::namespace::{self, Kind};
 use crate::refused::Refused;
-use crate::spawner::handle::{Spawner, Spawners};
-use crate::spawner::wire::{Answer, Outgoing, Request};
+use crate::spawner::handle::{Again, Spawner, Spawners, is_death};
+use crate::spawner::wire::{Outgoing, Request};
 use crate::user_namespace::{COUNT, Maps, Pair, Ranges};
 
 /// A user namespace and its range, for one sandbox.
@@ -96,38 +97,52 @@ impl Pool {
 
     /// The filler: runs until the pool is closed. It has a spawner of its own, so that a launch never waits for it.
     /// What it cannot make, the next launch tries itself and tells why.
-    pub fn fill(&self, spawner: &Spawner) {
-        let call = |request: &Request| match spawner.call(request, &Outgoing::default())? {
-            (Answer::Namespaces, descriptors) => Ok(descriptors.0),
-            _ => Err(Refused::new("understand a spawner", rustix::io::Errno::BADMSG)),
-        };
-        loop {
-            let mut ready = lock(&self.ready);
-            let missing = loop {
-                if ready.closed {
-                    return;
-                }
-                if let Some(missing) = ready.missing(self.target) {
-                    break missing;
-                }
-                ready = self.wanted.wait(ready).unwrap_or_else(PoisonError::into_inner);
-            };
-            drop(ready);
+    fn fill(&self, mut spawner: Spawner, again: &Again) {
+        while let Some(missing) = self.wait_for_want() {
             let made = match missing {
-                Missing::Identity => {
-                    self.make_identity(call).map(|identity| lock(&self.ready).identities.push_back(identity))
-                }
+                Missing::Identity => self
+                    .make_identity(|request| Ok(spawner.call(request, &Outgoing::default())?.1.0))
+                    .map(|identity| self.add(|ready| ready.identities.push_back(identity))),
                 Missing::Network(kind) => namespace::create(kind)
-                    .map(|network| lock(&self.ready).networks(kind).push_back(network))
+                    .map(|network| self.add(|ready| ready.networks(kind).push_back(network)))
                     .map_err(Error::from),
             };
-            if made.is_err() {
-                let ready = lock(&self.ready);
-                if !ready.closed {
-                    // Not at once again: whatever is exhausted needs somebody to end.
-                    drop(self.wanted.wait(ready).unwrap_or_else(PoisonError::into_inner));
+            let Err(error) = made else { continue };
+            match &error {
+                Error::Refused(refused) if is_death(refused) => {
+                    if let Ok(another) = again() {
+                        spawner = another;
+                    }
                 }
+                // Not at once again: whatever is exhausted needs somebody to end.
+                _ => self.rest(),
             }
+        }
+    }
+
+    /// What to make next; `None` when the pool is closed.
+    fn wait_for_want(&self) -> Option<Missing> {
+        let mut ready = lock(&self.ready);
+        while !ready.closed {
+            if let Some(missing) = ready.missing(self.target) {
+                return Some(missing);
+            }
+            ready = self.wanted.wait(ready).unwrap_or_else(PoisonError::into_inner);
+        }
+        None
+    }
+
+    fn rest(&self) {
+        let ready = lock(&self.ready);
+        if !ready.closed {
+            drop(self.wanted.wait_timeout(ready, Duration::from_secs(1)).unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    fn add(&self, put: impl FnOnce(&mut Ready)) {
+        let mut ready = lock(&self.ready);
+        if !ready.closed {
+            put(&mut ready);
         }
     }
 
@@ -170,9 +185,10 @@ pub struct Filler {
 }
 
 impl Filler {
-    pub fn start(pool: Arc<Pool>, spawner: Spawner) -> Result<Filler, Error> {
-        let filled = Arc::clone(&pool);
-        let thread = std::thread::Builder::new().name("cove-filler".into()).spawn(move || filled.fill(&spawner));
+    pub fn start(pool: Arc<Pool>, again: Arc<Again>) -> Result<Filler, Error> {
+        let (filled, spawner) = (Arc::clone(&pool), again()?);
+        let thread =
+            std::thread::Builder::new().name("cove-filler".into()).spawn(move || filled.fill(spawner, &*again));
         let thread = thread.map_err(Error::file("start a thread for", "the pool"))?;
         Ok(Filler { pool, thread: Some(thread) })
     }

@@ -51,11 +51,12 @@ pub fn assemble(launch: &Launch, passed: &Incoming) -> Result<Vec<OwnedFd>, Refu
     attach_for_assembly(storage, 0)?;
     let mut place = 1;
     let overlays = launch.overlays.iter().map(|overlay| {
+        let first = place;
         for &lower in &overlay.lowers {
             attach_for_assembly(passed.get(lower)?, place)?;
             place += 1;
         }
-        make_overlay(overlay, passed, storage)
+        make_overlay(overlay, passed, storage, first)
     });
     let overlays = overlays.collect::<Result<Vec<_>, _>>()?;
     let root = overlays.first().ok_or_else(|| Refused::new("find the root overlay", Errno::INVAL))?;
@@ -139,16 +140,18 @@ fn attach_for_assembly(mount: BorrowedFd<'_>, place: usize) -> Result<(), Refuse
     rustix::mount::move_mount(mount, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step("attach a layer")
 }
 
-fn make_overlay(overlay: &Overlay, passed: &Incoming, storage: BorrowedFd<'_>) -> Result<OwnedFd, Refused> {
+fn make_overlay(
+    overlay: &Overlay,
+    passed: &Incoming,
+    storage: BorrowedFd<'_>,
+    first_place: usize,
+) -> Result<OwnedFd, Refused> {
     let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).step("open an overlay")?;
-    for &lower in &overlay.lowers {
-        rustix::mount::fsconfig_set_fd(&context, "lowerdir+", passed.get(lower)?).step("add a layer to the overlay")?;
+    match name_by_descriptor(&context, overlay, passed, storage) {
+        // Linux before 6.13 takes layers by path only.
+        Err(refused) if refused.errno == Errno::INVAL.raw_os_error() => name_by_path(&context, overlay, first_place)?,
+        other => other?,
     }
-    let path = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let upper = rustix::fs::openat(storage, &overlay.upper, path, Mode::empty()).step("open the upper directory")?;
-    let work = rustix::fs::openat(storage, &overlay.work, path, Mode::empty()).step("open the work directory")?;
-    rustix::mount::fsconfig_set_fd(&context, "upperdir", &upper).step("set the overlay's upper")?;
-    rustix::mount::fsconfig_set_fd(&context, "workdir", &work).step("set the overlay's work directory")?;
     // Whiteouts and opaque marks in `user.*`: the mounter is no root of the host.
     rustix::mount::fsconfig_set_flag(&context, "userxattr").step("configure the overlay")?;
     if overlay.durability == Durability::Volatile {
@@ -164,6 +167,41 @@ fn make_overlay(overlay: &Overlay, passed: &Incoming, storage: BorrowedFd<'_>) -
         return Err(Refused::new("mount the overlay writable", Errno::ROFS));
     }
     Ok(mount)
+}
+
+fn name_by_descriptor(
+    context: &OwnedFd,
+    overlay: &Overlay,
+    passed: &Incoming,
+    storage: BorrowedFd<'_>,
+) -> Result<(), Refused> {
+    for &lower in &overlay.lowers {
+        rustix::mount::fsconfig_set_fd(context, "lowerdir+", passed.get(lower)?).step("add a layer to the overlay")?;
+    }
+    let path = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let upper = rustix::fs::openat(storage, &overlay.upper, path, Mode::empty()).step("open the upper directory")?;
+    let work = rustix::fs::openat(storage, &overlay.work, path, Mode::empty()).step("open the work directory")?;
+    rustix::mount::fsconfig_set_fd(context, "upperdir", &upper).step("set the overlay's upper")?;
+    rustix::mount::fsconfig_set_fd(context, "workdir", &work).step("set the overlay's work directory")
+}
+
+/// Where the layers were attached; the kernel takes 256 bytes of such names.
+fn name_by_path(context: &OwnedFd, overlay: &Overlay, first_place: usize) -> Result<(), Refused> {
+    let places = first_place..first_place + overlay.lowers.len();
+    if places.end > LAYER_PLACES {
+        return Err(Refused::new("stack so many layers before Linux 6.13", Errno::TOOBIG));
+    }
+    rustix::process::chdir("/layers").step("enter the layers")?;
+    let lowers = places.map(|place| place.to_string()).collect::<Vec<_>>().join(":");
+    let options = [
+        ("lowerdir", lowers),
+        ("upperdir", format!("0/{}", overlay.upper)),
+        ("workdir", format!("0/{}", overlay.work)),
+    ];
+    for (key, value) in options {
+        rustix::mount::fsconfig_set_string(context, key, value.as_str()).step(&format!("set the overlay's {key}"))?;
+    }
+    Ok(())
 }
 
 /// Ids 0 of the user namespace just entered.

@@ -26,14 +26,10 @@ pub const RANGE: u32 = 65_536;
 const FIRST: u32 = 0x7000_0000;
 pub const COUNT: u32 = 0x8000;
 
-/// What a sandbox may have of what the kernel counts per user namespace. No user namespace inside a sandbox: they open
-/// most of the kernel's privileged code to unprivileged callers. seccomp refuses them too; this is the second wall.
-const CEILINGS: [(&str, &str); 4] = [
-    ("sys/user/max_user_namespaces", "0"),
-    ("sys/user/max_inotify_instances", "512"),
-    ("sys/user/max_inotify_watches", "524288"),
-    ("sys/user/max_fanotify_groups", "0"),
-];
+/// No user namespace inside a sandbox: they open most of the kernel's privileged code to unprivileged callers. seccomp
+/// refuses them too; this is the second wall. (Every file touched here stays in the kernel's cache once per namespace and
+/// makes the next lookup slower: no more than needed.)
+const CEILING: (&str, &str) = ("sys/user/max_user_namespaces", "0");
 
 /// Hands out ranges; never one that is in use.
 #[derive(Debug, Default)]
@@ -121,7 +117,7 @@ pub fn make(alone: &SingleThreaded, proc: BorrowedFd<'_>, maps: &Maps) -> Result
     }
 }
 
-/// The child: becomes the owner, makes the namespaces, waits for its maps, sets the ceilings, stays until let go.
+/// The child: becomes the owner, makes the namespaces, waits for its maps, sets the ceiling, stays until let go.
 fn live_in(proc: BorrowedFd<'_>, owner: u32, parent: BorrowedFd<'_>) -> Result<(), Refused> {
     let (uid, gid) = (Uid::from_raw(owner), Gid::from_raw(owner));
     rustix::thread::set_keep_capabilities(true).step("keep capabilities")?;
@@ -138,13 +134,7 @@ fn live_in(proc: BorrowedFd<'_>, owner: u32, parent: BorrowedFd<'_>) -> Result<(
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step("follow the parent into death")?;
     say(parent)?;
     hear(parent)?;
-    for (file, ceiling) in CEILINGS {
-        match write_beneath(proc, file, ceiling) {
-            // A kernel without fanotify has no such ceiling, and nothing to limit.
-            Err(refused) if refused.errno == Errno::NOENT.raw_os_error() => {}
-            other => other?,
-        }
-    }
+    write_beneath(proc, CEILING.0, CEILING.1)?;
     say(parent)?;
     hear(parent)
 }

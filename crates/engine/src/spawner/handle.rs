@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -78,10 +78,16 @@ pub struct Spawners {
     idle: Mutex<Vec<Spawner>>,
     returned: Condvar,
     /// Makes another in the place of one that died.
-    again: Box<Again>,
+    again: Arc<Again>,
 }
 
-type Again = dyn Fn() -> Result<Spawner, Refused> + Send + Sync;
+/// Makes a spawner.
+pub type Again = dyn Fn() -> Result<Spawner, Refused> + Send + Sync;
+
+/// Whether a call failed because its spawner is no more.
+pub fn is_death(refused: &Refused) -> bool {
+    [Errno::PIPE, Errno::CONNRESET].iter().any(|errno| errno.raw_os_error() == refused.errno)
+}
 
 impl std::fmt::Debug for Spawners {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -90,7 +96,7 @@ impl std::fmt::Debug for Spawners {
 }
 
 impl Spawners {
-    pub fn new(spawners: Vec<Spawner>, again: Box<Again>) -> Spawners {
+    pub fn new(spawners: Vec<Spawner>, again: Arc<Again>) -> Spawners {
         Spawners { idle: Mutex::new(spawners), returned: Condvar::new(), again }
     }
 
@@ -99,7 +105,7 @@ impl Spawners {
         let answer = spawner.call(request, descriptors);
         // Killed by somebody: this request is lost, the next shall not be. Where no other can be had the dead one goes
         // back, and the next caller tries again.
-        if matches!(&answer, Err(refused) if refused.errno == Errno::PIPE.raw_os_error())
+        if matches!(&answer, Err(refused) if is_death(refused))
             && let Ok(another) = (self.again)()
         {
             spawner = another;

@@ -148,6 +148,9 @@ pub enum Answer {
 
 pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, descriptors: &Outgoing<'_>) -> Result<(), Refused> {
     let text = serde_json::to_vec(message).map_err(|_| Refused::new("write a message", Errno::INVAL))?;
+    if text.len() > MAX_MESSAGE {
+        return Err(Refused::new("launch with an environment this large", Errno::TOOBIG));
+    }
     let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.0.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&descriptors.0)) {
@@ -161,7 +164,14 @@ pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, descriptors: &Out
 
 /// `Ok(None)` when the other side has closed.
 pub fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> Result<Option<(T, Incoming)>, Refused> {
-    let mut text = vec![0u8; MAX_MESSAGE];
+    // Looked at first: with TRUNC the kernel tells the packet's whole length, however little is asked for.
+    let look = RecvFlags::PEEK | RecvFlags::TRUNC;
+    let (_, length) = rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut [0u8; 1][..], look))
+        .step("read the spawner's socket")?;
+    if length > MAX_MESSAGE {
+        return Err(Refused::new("take so long a message", Errno::MSGSIZE));
+    }
+    let mut text = vec![0u8; length.max(1)];
     let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = rustix::io::retry_on_intr(|| {
