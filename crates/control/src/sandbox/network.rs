@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use cove_engine::network::policy;
 use cove_engine::spec::{Egress, Network, Target, Verdict};
 use serde::{Deserialize, Serialize};
 
@@ -55,7 +56,9 @@ impl NetworkPolicy {
             Access::Open => Verdict::Allow,
             Access::Closed => Verdict::Deny,
         };
-        Ok(Network::Full(Egress { allow, deny, otherwise, resolvers: self.resolvers.clone() }))
+        let egress = Egress { allow, deny, otherwise, resolvers: self.resolvers.clone() };
+        policy::check(&egress).map_err(|problem| Error::invalid("network", problem))?;
+        Ok(Network::Full(egress))
     }
 
     fn targets(&self) -> Result<(Vec<Target>, Vec<Target>), Error> {
@@ -63,39 +66,13 @@ impl NetworkPolicy {
             entries
                 .iter()
                 .map(|entry| {
-                    parse_target(entry).ok_or_else(|| {
-                        Error::invalid(
-                            format!("network.{field}"),
-                            format!("{entry:?} is no address, range or address:port"),
-                        )
-                    })
+                    let target = entry.parse::<Target>();
+                    target.map_err(|invalid| Error::invalid(format!("network.{field}"), invalid.to_string()))
                 })
                 .collect::<Result<Vec<_>, _>>()
         };
         Ok((parse("allow", &self.allow)?, parse("deny", &self.deny)?))
     }
-}
-
-fn parse_target(text: &str) -> Option<Target> {
-    if let Ok(socket) = text.parse::<std::net::SocketAddr>() {
-        return Some(Target { address: socket.ip(), prefix: full_prefix(socket.ip()), port: Some(socket.port()) });
-    }
-    let (range, port) = match text.rsplit_once(':') {
-        Some((range, port)) if range.contains('/') && !port.contains('/') && !port.contains(']') => {
-            (range, Some(port.parse().ok()?))
-        }
-        _ => (text, None),
-    };
-    let (address, prefix) = match range.split_once('/') {
-        Some((address, prefix)) => (address.parse::<IpAddr>().ok()?, Some(prefix.parse::<u8>().ok()?)),
-        None => (range.parse::<IpAddr>().ok()?, None),
-    };
-    let prefix = prefix.unwrap_or(full_prefix(address));
-    (prefix <= full_prefix(address)).then_some(Target { address, prefix, port })
-}
-
-fn full_prefix(address: IpAddr) -> u8 {
-    if address.is_ipv4() { 32 } else { 128 }
 }
 
 #[cfg(test)]
@@ -119,9 +96,10 @@ mod tests {
     #[test]
     fn nonsense_is_refused_by_name() {
         let policy = NetworkPolicy { deny: vec!["10.0.0.0/99".into()], ..NetworkPolicy::default() };
-        assert_eq!(
-            policy.to_engine().unwrap_err().to_string(),
-            "network.deny: \"10.0.0.0/99\" is no address, range or address:port"
-        );
+        let error = policy.to_engine().unwrap_err().to_string();
+        assert!(error.starts_with("network.deny: `10.0.0.0/99` is no egress target"), "{error}");
+        let policy = NetworkPolicy { resolvers: vec!["10.0.0.2".parse().unwrap()], ..NetworkPolicy::default() };
+        let error = policy.to_engine().unwrap_err().to_string();
+        assert!(error.contains("add 10.0.0.2:53 to `allow`"), "{error}");
     }
 }

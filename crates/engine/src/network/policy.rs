@@ -97,7 +97,10 @@ pub fn may_resolve_at(policy: &Egress, resolver: IpAddr, place: Place) -> Decisi
 /// Whether names are answered at all. A policy that refuses what it does not name, and names no resolver, is closed:
 /// questions to a resolver would carry data out as well as any connection.
 pub fn resolves_names(policy: &Egress) -> bool {
-    policy.otherwise == Verdict::Allow || !policy.resolvers.is_empty()
+    let everything = |target: &Target| target.address.is_ipv4() && target.prefix == 0;
+    let denies_resolvers = |target: &Target| everything(target) && target.port.is_none_or(|port| port == 53);
+    let closed = policy.otherwise == Verdict::Deny || policy.deny.iter().any(denies_resolvers);
+    !closed || !policy.resolvers.is_empty()
 }
 
 /// Refuses a policy with an entry that could never match, or not as meant.

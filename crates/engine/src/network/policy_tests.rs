@@ -120,6 +120,9 @@ fn a_closed_policy_opens_only_what_it_names() {
     assert!(!allowed(&closed, "1.1.1.1", 443));
     assert!(!resolves_names(&closed), "and is no way out by questions to a resolver");
     assert!(resolves_names(&Egress { resolvers: vec!["1.1.1.1".parse().unwrap()], ..closed }));
+    assert!(!resolves_names(&policy(&["203.0.113.7"], &["0.0.0.0/0"], Verdict::Allow)), "the same in other words");
+    assert!(!resolves_names(&policy(&[], &["0.0.0.0/0:53"], Verdict::Allow)));
+    assert!(resolves_names(&policy(&[], &["0.0.0.0/0:25", "[::]/0"], Verdict::Allow)));
 }
 
 #[test]

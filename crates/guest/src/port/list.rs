@@ -21,11 +21,15 @@ const LONGEST: u64 = 8 << 20;
 /// Ports told; a sandbox that listens on more is not served better by a longer list.
 const MOST: usize = 2000;
 
+/// The host's own listener inside, which takes what leaves the sandbox: no server of the sandbox's.
+const EGRESS_PROXY: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::new(127, 200, 0, 1)), 1);
+
 /// Descriptors looked at in search of owners.
 const LOOKS: usize = 100_000;
 
 pub fn list(connection: &mut Connection) -> Result<()> {
     let mut listeners: Vec<_> = listeners("/proc/net/tcp").into_iter().chain(listeners("/proc/net/tcp6")).collect();
+    listeners.retain(|listener| (listener.address, listener.port) != EGRESS_PROXY);
     listeners.sort_by_key(|listener| (listener.port, listener.address));
     listeners.dedup_by_key(|listener| (listener.port, listener.address));
     listeners.truncate(MOST);
