@@ -234,6 +234,51 @@ fn a_pool_in_use_by_two_stores_stays_until_the_last_one_closes() {
 }
 
 #[test]
+fn a_small_pool_grows_when_sandboxes_are_made() {
+    let data = Data::new();
+    if data.pool().is_none() {
+        return;
+    }
+    let image = data.path().join("pool.btrfs");
+    fs::remove_file(&image).unwrap();
+    File::create(&image).unwrap().set_len(512 << 20).unwrap();
+    let made = std::process::Command::new("mkfs.btrfs").arg("--quiet").arg(&image).status().unwrap();
+    assert!(made.success());
+
+    let store = data.pool().unwrap();
+    let size = || {
+        let told = rustix::fs::statvfs(data.path().join("pool")).unwrap();
+        told.f_blocks * told.f_frsize
+    };
+    assert_eq!(size(), 512 << 20);
+    store.create(&id('a'), Storage::Disk, &limited(20)).unwrap();
+    assert!(size() > 1 << 30, "the filesystem and its device have grown: {}", size());
+    assert_eq!(fs::metadata(&image).unwrap().len(), size());
+}
+
+#[test]
+fn a_pool_that_sandboxes_still_use_is_found_again() {
+    let data = Data::new();
+    let Some(store) = data.pool() else { return };
+    let upper = directories(store.create(&id('a'), Storage::Disk, &limited(20)).unwrap());
+    // As the overlay of a running sandbox does: a mount of its own, nowhere to be seen.
+    let flags = rustix::mount::OpenTreeFlags::OPEN_TREE_CLONE | rustix::mount::OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let held = rustix::mount::open_tree(rustix::fs::CWD, &upper.root_upper, flags).unwrap();
+    drop(store);
+    assert!(!data.mounted());
+    let write =
+        |name: &str| rustix::fs::openat(&held, name, rustix::fs::OFlags::CREATE, rustix::fs::Mode::RWXU).unwrap();
+    write("while-closed");
+
+    let store = data.pool().unwrap();
+    assert_eq!(data.devices().len(), 1, "the same device");
+    assert!(upper.root_upper.join("while-closed").exists());
+    write("while-open");
+    assert!(upper.root_upper.join("while-open").exists(), "one filesystem, seen twice");
+    drop((held, store));
+}
+
+#[test]
 fn without_a_pool_a_limit_is_refused_with_the_remedy() {
     let data = Data::new();
     let store = Store::open_plain(data.path(), "for this test").unwrap();

@@ -449,4 +449,49 @@ mod tests {
         assert_eq!(shares(0.0001), 2);
         assert_eq!(shares(1e9), 262_144);
     }
+
+    /// A host with v1 alone, as older ones are: this host's trees without its v2.
+    #[test]
+    fn without_a_v2_tree_the_freezer_freezes_kills_and_counts() {
+        let mut layout = Layout::of_this_process().unwrap();
+        layout.v2 = None;
+        let realm = format!("cove-test-v1-{}", std::process::id());
+        let tree = match Tree::prepare(&layout, &realm) {
+            Err(Error::Absent(absent)) => return eprintln!("skipped: {absent}"),
+            other => other.unwrap(),
+        };
+        assert!(tree.freezer.is_some() && tree.unified.is_none());
+        tree.create("a").unwrap();
+        tree.set("a", &Limits::default(), None, Fresh::Yes).unwrap();
+        let entry = tree.entry("a", None).unwrap();
+        assert!(entry.directory.is_none());
+        let own = std::process::id();
+        let join = |file: &std::os::fd::OwnedFd| {
+            format!("echo 0 > /proc/{own}/fd/{} && ", std::os::fd::AsRawFd::as_raw_fd(file))
+        };
+        let join: String = entry.tasks.iter().map(join).collect();
+        let script = format!("{join} {{ while :; do :; done & while :; do :; done\n}}");
+        let mut child = std::process::Command::new("sh").args(["-c", &script]).spawn().unwrap();
+        let deadline = Deadline::default();
+        while tree.pids("a").unwrap().len() < 2 || tree.usage("a").unwrap().cpu_ns == 0 {
+            assert!(!deadline.has_passed(), "two processes run in time");
+            deadline.pause();
+        }
+        tree.freeze("a").unwrap();
+        assert!(tree.is_frozen("a").unwrap());
+        let used = tree.usage("a").unwrap().cpu_ns;
+        assert_eq!(tree.usage("a").unwrap().cpu_ns, used);
+        tree.thaw("a").unwrap();
+        assert!(!tree.is_frozen("a").unwrap());
+        tree.freeze("a").unwrap();
+        std::thread::scope(|scope| {
+            // Killing waits until nobody is left, which takes a parent that reaps.
+            let reaped = scope.spawn(|| child.wait().unwrap());
+            tree.kill("a").unwrap();
+            assert!(!reaped.join().unwrap().success());
+        });
+        tree.remove("a").unwrap();
+        tree.tidy();
+        assert!(!tree.memory.exists());
+    }
 }

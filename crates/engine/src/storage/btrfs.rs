@@ -156,6 +156,9 @@ impl Backing for Btrfs {
     }
 
     fn make(&self, path: &Path, limits: &Limits) -> Result<(), Error> {
+        if let Some(pool) = &self.pool {
+            pool.grow()?;
+        }
         if self.take_ready(path, limits)?.is_some() {
             return Ok(());
         }

@@ -27,8 +27,9 @@ use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 pub use error::Error;
 pub use tmpfs::Tmpfs;
@@ -37,6 +38,9 @@ use crate::spec::{Limits, SandboxId, Storage};
 
 /// The directories of an upper: what lies over the root, over `/usr`, and overlayfs's work beside each.
 const NAMES: [&str; 4] = ["root", "root-work", "usr", "usr-work"];
+
+/// Looking after a pool costs a millisecond or so; not with each sandbox.
+const HOUSE_KEPT_EVERY: Duration = Duration::from_secs(1);
 
 /// What a sandbox's overlay writes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,13 +124,19 @@ pub struct Store {
     data: PathBuf,
     backing: OnceLock<Rung>,
     removed: AtomicU64,
+    house_kept: Mutex<Option<Instant>>,
 }
 
 impl Store {
     /// Cheap: which rung is used is found out when the first sandbox needs a disk.
     pub fn open(data: &Path) -> Result<Store, Error> {
         make_private(data)?;
-        Ok(Store { data: data.to_owned(), backing: OnceLock::new(), removed: AtomicU64::new(0) })
+        Ok(Store {
+            data: data.to_owned(),
+            backing: OnceLock::new(),
+            removed: AtomicU64::new(0),
+            house_kept: Mutex::default(),
+        })
     }
 
     /// Plain directories whatever the host has: no limits, and a limit is refused with `why`.
@@ -200,9 +210,12 @@ impl Store {
     }
 
     /// Deletes what was removed; for a thread of the background. Answers how many were deleted. One that cannot be
-    /// deleted does not keep the others.
+    /// deleted does not keep the others. While it is at it, it keeps house.
     pub fn empty_trash(&self) -> Result<usize, Error> {
         let Some((top, backing)) = self.used_backing()? else { return Ok(0) };
+        if self.is_time_to_keep_house() {
+            backing.keep_house()?;
+        }
         let (mut deleted, mut failed) = (0, None);
         for name in list(&trash_of(top))? {
             match backing.erase(&trash_of(top).join(name)) {
@@ -250,13 +263,14 @@ impl Store {
         self.backing()?.1.keep_ready(count)
     }
 
-    /// Makes room and forgets what is gone; for a thread of the background, every second or so.
+    /// Makes room in the pool and forgets what is gone; for a thread of the background, now and then. Making and removing
+    /// sandboxes do it too; this is for those that only write.
     pub fn keep_house(&self) -> Result<(), Error> {
         self.used_backing()?.map_or(Ok(()), |(_, backing)| backing.keep_house())
     }
 
-    /// Lets go of the pool where nobody else uses it: the last thing done with a store. Sandboxes may be running: they
-    /// keep what they have.
+    /// Lets go of the pool where no other store uses it; dropping a store does the same and keeps quiet about errors.
+    /// Sandboxes may be running: they keep what they have, and the next store finds it again.
     pub fn close(&self) -> Result<(), Error> {
         self.backing.get().map_or(Ok(()), |(_, backing)| backing.close())
     }
@@ -278,6 +292,15 @@ impl Store {
 
     fn path(&self, id: &SandboxId) -> Result<PathBuf, Error> {
         Ok(uppers(&self.backing()?.0).join(id.as_str()))
+    }
+
+    fn is_time_to_keep_house(&self) -> bool {
+        let mut kept = self.house_kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = kept.is_none_or(|kept| kept.elapsed() > HOUSE_KEPT_EVERY);
+        if due {
+            *kept = Some(Instant::now());
+        }
+        due
     }
 
     fn existing(&self, id: &SandboxId) -> Result<PathBuf, Error> {
@@ -306,6 +329,13 @@ impl Store {
         }
         backing.adopt()?;
         Ok(self.backing.get_or_init(|| (top, backing)))
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // A mount that stays is found again by the next store.
+        let _ = self.close();
     }
 }
 

@@ -13,6 +13,8 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use cove_sys::btrfs;
 use cove_sys::loop_device::LoopDevice;
@@ -27,6 +29,7 @@ const GIB: u64 = 1 << 30;
 /// A pool starts with so much where there is room, and keeps so much free.
 const FIRST: u64 = 32 * GIB;
 const HEADROOM: u64 = 8 * GIB;
+const RETRY: Duration = Duration::from_secs(10);
 /// Below this mkfs.btrfs refuses, or nothing useful fits.
 const LEAST: u64 = 256 << 20;
 
@@ -37,6 +40,8 @@ pub(super) struct Pool {
     lock: File,
     users: File,
     device: LoopDevice,
+    /// When growing was last tried in vain: not with every sandbox on a full disk.
+    full: Mutex<Option<Instant>>,
 }
 
 impl Pool {
@@ -63,7 +68,7 @@ impl Pool {
                 .map_err(Error::at("mount the pool at", &top))?;
         }
         drop(held);
-        Ok(Pool { image, top, lock, users, device })
+        Ok(Pool { image, top, lock, users, device, full: Mutex::default() })
     }
 
     pub(super) fn top(&self) -> &Path {
@@ -80,6 +85,11 @@ impl Pool {
         if told.f_bavail * told.f_frsize >= HEADROOM {
             return Ok(());
         }
+        let mut full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
+        if full.is_some_and(|tried| tried.elapsed() < RETRY) {
+            return Ok(());
+        }
+        *full = Some(Instant::now());
         let top = File::open(&self.top).map_err(Error::at("open", &self.top))?;
         // Perhaps it is only not given back yet; the next look will see.
         btrfs::reclaim(&top).map_err(Error::at("reclaim space in", &self.top))?;
@@ -93,6 +103,7 @@ impl Pool {
         let file = OpenOptions::new().write(true).open(&self.image).map_err(Error::at("open", &self.image))?;
         file.set_len(size).map_err(Error::at("grow", &self.image))?;
         self.device.refresh_size().map_err(Error::at("grow", &self.device.path))?;
+        *full = None;
         btrfs::grow(top).map_err(Error::at("grow", &self.top))
     }
 
