@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# run.sh [pytest arguments]: the E2B SDKs of today and of a while ago against a server of the program under test.
+#
+# Packages are kept in $COVE_CACHE/e2b, outside the clone. COVE_BIN names the program.
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+: "${COVE_CACHE:=$HOME/.cache/cove}"
+: "${COVE_BIN:=${CARGO_TARGET_DIR:-$COVE_CACHE/target}/debug/cove}"
+export COVE_BIN
+cache=$COVE_CACHE/e2b
+newest=2.63.0 pinned=2.30.0 javascript=2.51.0 cli=2.19.0
+
+die() { printf 'error: %s\n' "$1" >&2; shift; for hint in "$@"; do printf 'hint: %s\n' "$hint" >&2; done; exit 1; }
+[ -x "$COVE_BIN" ] || die "$COVE_BIN is not there" "cargo build, or COVE_BIN=…"
+((EUID == 0)) || die "the server wants root for its sandboxes" "sudo -E $0"
+
+python_packages() { # python_packages FOLDER VERSION
+    local folder=$cache/python-$2
+    [ -e "$folder/complete" ] && return
+    rm -rf "$folder"
+    python3 -m venv "$folder" &&
+        "$folder/bin/pip" install --quiet "e2b==$2" pytest pytest-asyncio pytest-timeout && touch "$folder/complete" ||
+        die "cannot install the Python package e2b $2" "look at the message of pip above"
+}
+
+node_packages() {
+    local folder=$cache/node-$javascript-$cli
+    export E2B_NODE_PACKAGES=$folder/package.json
+    [ -e "$folder/complete" ] && return
+    rm -rf "$folder" && mkdir -p "$folder" && echo '{"private":true}' >"$folder/package.json"
+    (cd "$folder" && npm install --silent --no-progress "e2b@$javascript" "@e2b/cli@$cli") && touch "$folder/complete" ||
+        die "cannot install the npm packages e2b and @e2b/cli" "look at the message of npm above"
+}
+
+mkdir -p "$cache"
+python_packages newest "$newest"
+python_packages pinned "$pinned"
+if command -v npm >/dev/null; then node_packages; else echo "hint: no npm here: the JavaScript SDK is not tested" >&2; fi
+
+log=$(mktemp); trap 'rm -f "$log"' EXIT
+passed=0 failed=0
+for version in "$newest" "$pinned"; do
+    printf '\n=== e2b %s (Python)\n' "$version"
+    (cd "$here" && PYTHONDONTWRITEBYTECODE=1 "$cache/python-$version/bin/python" -m pytest -q "$@") 2>&1 | tee "$log"
+    last=$(sed 's/\x1b\[[0-9;]*m//g' "$log" | tail -n 1)
+    number() { grep -oE "[0-9]+ $1" <<<"$last" | grep -oE '[0-9]+' || echo 0; }
+    ok=$(number passed) bad=$(($(number failed) + $(number error)))
+    # A run that says nothing of tests did not happen.
+    ((ok + bad)) || bad=1
+    passed=$((passed + ok)) failed=$((failed + bad))
+    # The packages of the other world need testing once.
+    unset E2B_NODE_PACKAGES
+done
+printf '%d passed, %d failed\n' "$passed" "$failed"
+((failed == 0))
