@@ -6,14 +6,14 @@
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
 
 use super::code_interpreter::{self, CodeInterpreter};
 use super::destination::{self, Reached};
 use super::envd::{self, Envd};
 use super::error::{ApiError, for_reader, plain, sandbox_not_found};
 use super::facts::Facts;
-use super::files::signature::{self, Operation};
+use super::files::{self, signature, signature::Operation};
 use super::query::Query;
 use super::{Door, figures, preview, same};
 use crate::Error;
@@ -47,10 +47,9 @@ impl Door {
             return sandbox_not_found(&id);
         }
         let facts = Facts::of(&sandbox);
-        if facts.secure && path != "/health" && path != "/files" && request.method() != http::Method::OPTIONS {
-            let shown = request.headers().get("x-access-token").map(HeaderValue::as_bytes).unwrap_or_default();
-            if !same(shown, sandbox.access_token.as_bytes()) {
-                return plain(StatusCode::UNAUTHORIZED, envd::UNAUTHORISED);
+        if facts.secure {
+            if let Err(reason) = self.may_ask(&sandbox, &request) {
+                return plain(StatusCode::UNAUTHORIZED, reason);
             }
         }
         let (sandbox, guest) = match self.app.reach_any(&id).await {
@@ -65,7 +64,6 @@ impl Door {
         let daemon = Envd {
             id,
             guest,
-            token: facts.secure.then(|| sandbox.access_token.clone()),
             env: sandbox.env.clone(),
             template: sandbox.template.clone(),
             default_user: sandbox.user.clone(),
@@ -113,6 +111,21 @@ impl Door {
         match self.app.reach_any(&id).await {
             Ok((_, guest)) => preview::forward(&guest, &id, port, facts.mask_request_host.as_deref(), request).await,
             Err(error) => self.unreachable(&id, &error, request.headers()),
+        }
+    }
+
+    /// Whether a request shows the sandbox's token, or a signature where that will do.
+    fn may_ask(&self, sandbox: &Sandbox, request: &Request<Body>) -> Result<(), &'static str> {
+        if request.method() == Method::OPTIONS {
+            return Ok(());
+        }
+        match request.uri().path() {
+            "/health" => Ok(()),
+            "/files" => files::admits(&sandbox.access_token, request, self.app.now().as_second()),
+            _ => {
+                let shown = request.headers().get("x-access-token").map(HeaderValue::as_bytes).unwrap_or_default();
+                if same(shown, sandbox.access_token.as_bytes()) { Ok(()) } else { Err(envd::UNAUTHORISED) }
+            }
         }
     }
 

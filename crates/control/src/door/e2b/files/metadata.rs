@@ -1,6 +1,6 @@
 //! Words that a client pins to a file: `X-Metadata-<key>: value` on upload, extended attributes `user.e2b.<key>` on disk.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use cove_protocol::Request as Ask;
 use http::HeaderMap;
@@ -37,12 +37,14 @@ pub fn of(headers: &HeaderMap) -> Result<Metadata, String> {
     Ok(metadata)
 }
 
+/// What the dialect shows of a file's attributes.
+pub fn shown(attributes: &Metadata) -> HashMap<String, String> {
+    let ours = attributes.iter().filter_map(|(name, value)| Some((name.strip_prefix(PREFIX)?, value)));
+    ours.map(|(key, value)| (key.to_owned(), value.clone())).collect()
+}
+
 /// Pins the whole set; what was pinned before goes.
 pub async fn store(envd: &Envd, path: &str, metadata: &Metadata) -> Result<(), Ending> {
-    if metadata.is_empty() {
-        // An upload replaces the file, and with it what was pinned to it.
-        return Ok(());
-    }
     let ask = Ask::SetMetadata {
         path: path.to_owned(),
         user: Some(ROOT.into()),

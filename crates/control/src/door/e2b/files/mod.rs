@@ -9,13 +9,14 @@ pub mod upload;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
-use http::{Method, StatusCode};
+use http::{Method, Request, StatusCode};
 
 use self::signature::Operation;
 use super::connect::{Code, Ending, code_of};
 use super::envd::{Envd, UNAUTHORISED};
 use super::error::{plain, sandbox_not_found};
 use super::query::Query;
+use super::same;
 use crate::guest::GuestError;
 
 pub async fn answer(envd: &Envd, parts: &Parts, body: Body) -> Response {
@@ -25,21 +26,23 @@ pub async fn answer(envd: &Envd, parts: &Parts, body: Body) -> Response {
         Method::POST => Operation::Write,
         _ => return plain(StatusCode::METHOD_NOT_ALLOWED, "only GET and POST"),
     };
-    if let Some(token) = &envd.token {
-        if !envd.admits(&parts.headers) {
-            let verdict = signature::check(&query, operation, token, jiff::Timestamp::now().as_second());
-            if let Err(reason) = verdict {
-                let presented_token = parts.headers.contains_key("x-access-token");
-                return plain(StatusCode::UNAUTHORIZED, if presented_token { UNAUTHORISED } else { reason.as_str() });
-            }
-        }
-    }
     let user = query.get("username").filter(|name| !name.is_empty());
     let outcome = match operation {
         Operation::Read => download::answer(envd, user, &query, parts).await,
         Operation::Write => upload::answer(envd, user, &query, &parts.headers, body).await,
     };
     outcome.unwrap_or_else(|refused| refused.answer(envd))
+}
+
+/// Whether a request may have a file: it shows the sandbox's token, or a signature that was made with it.
+pub fn admits(token: &str, request: &Request<Body>, now: i64) -> Result<(), &'static str> {
+    let shown = request.headers().get("x-access-token").map(|value| value.as_bytes());
+    if shown.is_some_and(|shown| same(shown, token.as_bytes())) {
+        return Ok(());
+    }
+    let operation = if request.method() == Method::POST { Operation::Write } else { Operation::Read };
+    signature::check(&Query::of(request.uri()), operation, token, now)
+        .map_err(|reason| if shown.is_some() { UNAUTHORISED } else { reason.as_str() })
 }
 
 /// Why a transfer did not happen.

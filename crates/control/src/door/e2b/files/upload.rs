@@ -83,13 +83,18 @@ impl Upload<'_> {
         bytes: impl Stream<Item = Result<Bytes, String>>,
     ) -> Result<serde_json::Value, Refused> {
         let path = self.envd.resolve(self.user, path).await?;
-        if follow(self.envd, &path).await?.is_some_and(|found| found.kind == FileKind::Directory) {
+        let old = follow(self.envd, &path).await?;
+        if old.as_ref().is_some_and(|found| found.kind == FileKind::Directory) {
             return Err(Refused::bad(format!("path '{path}' is a directory")));
         }
         make_directories(self.envd, self.user, parent(&path)).await?;
         self.write(&path, bytes).await?;
         give(self.envd, self.user, &path).await?;
-        metadata::store(self.envd, &path, &self.metadata).await?;
+        // An upload replaces what was pinned to the file together with its content.
+        let pinned = old.is_some_and(|found| !metadata::shown(&found.metadata).is_empty());
+        if pinned || !self.metadata.is_empty() {
+            metadata::store(self.envd, &path, &self.metadata).await?;
+        }
         let name = path.rsplit('/').next().unwrap_or_default();
         let mut told = json!({ "path": path, "name": name, "type": "file" });
         if !self.metadata.is_empty() {
@@ -102,14 +107,14 @@ impl Upload<'_> {
         let ask = Ask::Write {
             path: path.to_owned(),
             user: Some(ROOT.into()),
-            how: WriteMode::Replace,
+            // As an ordinary program would: the file keeps its inode and its watchers see a write.
+            how: WriteMode::InPlace,
             mode: None,
             parents: false,
         };
         let mut operation = self.envd.guest.send(&ask).await?;
         let mut bytes = std::pin::pin!(bytes);
         while let Some(piece) = bytes.next().await {
-            // The connection is dropped before its End: the old file stays.
             let piece = piece.map_err(|reason| Refused::bad(format!("upload was cut off: {reason}")))?;
             if operation.to.data(&piece).await.is_err() {
                 // The guest has refused: its reason is the reply, not the broken pipe.

@@ -7,6 +7,7 @@ use futures::{StreamExt, TryStreamExt};
 
 use super::super::connect::Ending;
 use super::super::envd::{Envd, clean, parent};
+use super::super::files::metadata;
 use super::super::message::filesystem::{EntryInfo, FileType, Timestamp};
 use super::{follow, lstat};
 
@@ -61,7 +62,7 @@ fn plain(entry: Entry) -> EntryInfo {
         group: entry.group,
         modified_time: Some(Timestamp::from_milliseconds(entry.modified_ms)),
         symlink_target: None,
-        metadata: Default::default(),
+        metadata: metadata::shown(&entry.metadata),
         is_symlink: false,
     }
 }
