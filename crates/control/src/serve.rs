@@ -1,21 +1,35 @@
-//! The sockets: a listener and a stop signal come from outside.
+//! The sockets: listeners and a stop signal come from outside.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
 
-use crate::{App, Error, door};
+use crate::{App, Error, door, tls};
 
 /// How long requests that are under way may take once the server is told to end.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// Where the server listens: in the clear, and with TLS where it has a certificate. Every door is on both.
+pub struct Sockets {
+    pub plain: TcpListener,
+    pub secure: Option<(TcpListener, Arc<rustls::ServerConfig>)>,
+}
+
+impl From<TcpListener> for Sockets {
+    fn from(plain: TcpListener) -> Self {
+        Sockets { plain, secure: None }
+    }
+}
+
 /// Finds what is true, starts the loops, serves until told to end; then finishes what is under way. Sandboxes go on.
 pub async fn run(
-    listener: TcpListener,
+    sockets: impl Into<Sockets>,
     app: App,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), Error> {
+    let Sockets { plain, secure } = sockets.into();
     let reconciled = app.reconcile().await?;
     tracing::info!(
         sandboxes = reconciled.sandboxes,
@@ -29,7 +43,10 @@ pub async fn run(
     let router = door::router(app.clone());
     let told = app.ending().clone();
     let ending = app.ending().clone();
-    let serving = axum::serve(listener, router.into_make_service_with_connect_info::<std::net::SocketAddr>())
+    if let Some((listener, config)) = secure {
+        app.tasks().spawn(tls::serve(listener, config, router.clone(), app.ending().clone()));
+    }
+    let serving = axum::serve(plain, router.into_make_service_with_connect_info::<std::net::SocketAddr>())
         .with_graceful_shutdown(async move {
             shutdown.await;
             told.cancel();

@@ -24,7 +24,6 @@ pub async fn describe(envd: &Envd, entry: Entry) -> Result<EntryInfo, Ending> {
     let led_to = follow(envd, &entry.path).await?;
     let end = end_of(envd, &entry).await?;
     let mut info = plain(entry);
-    info.is_symlink = true;
     info.symlink_target = Some(end);
     if let Some(target) = led_to {
         info.r#type = file_type(target.kind) as i32;
@@ -56,15 +55,21 @@ fn plain(entry: Entry) -> EntryInfo {
         name: entry.name,
         r#type: file_type(entry.kind) as i32,
         path: entry.path,
-        size: i64::try_from(entry.size).unwrap_or(i64::MAX),
+        size: size(entry.kind, entry.size),
         mode: entry.mode & 0o777,
         owner: entry.owner,
         group: entry.group,
         modified_time: Some(Timestamp::from_milliseconds(entry.modified_ms)),
         symlink_target: None,
         metadata: metadata::shown(&entry.metadata),
-        is_symlink: false,
     }
+}
+
+/// A directory's size means something else on every filesystem; clients know the one whose directories have a block.
+fn size(kind: FileKind, size: u64) -> i64 {
+    const BLOCK: u64 = 4096;
+    let shown = if kind == FileKind::Directory { size.max(BLOCK) } else { size };
+    i64::try_from(shown).unwrap_or(i64::MAX)
 }
 
 fn file_type(kind: FileKind) -> FileType {

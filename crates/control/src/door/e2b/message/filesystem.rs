@@ -82,9 +82,6 @@ pub struct EntryInfo {
     #[prost(map = "string, string", tag = "11")]
     #[serde(skip_serializing_if = "HashMap::is_empty")]
     pub metadata: HashMap<String, String>,
-    #[prost(bool, tag = "12")]
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub is_symlink: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
