@@ -75,7 +75,7 @@ impl App {
         }
         std::fs::create_dir_all(&config.data)
             .map_err(|error| Error::internal(format!("make the data directory {}: {error}", config.data.display())))?;
-        let objects = crate::archive::folder(&config.data.join("archive"))?;
+        let objects = crate::archive::open(&config.archive, &config.data.join("archive"))?;
         let server = server_id(&config)?;
         let app = App(Arc::new(Parts {
             templates: template::built_in(cove_engine::spec::Limits::default()),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 
 use crate::key::Quota;
-use crate::sandbox::{Sandbox, State};
+use crate::sandbox::State;
 use crate::{App, Error};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -59,13 +59,13 @@ impl Ledger {
         count.running = (count.running + after.running).saturating_sub(before.running);
     }
 
-    pub fn set(&self, sandboxes: &[Sandbox]) {
+    fn set(&self, counted: Vec<(String, String, i64)>) {
         let mut fresh: HashMap<String, Counts> = HashMap::new();
-        for sandbox in sandboxes {
-            let one = counts_as(sandbox.state);
-            let count = fresh.entry(sandbox.organisation.clone()).or_default();
-            count.all += one.all;
-            count.running += one.running;
+        for (organisation, state, many) in counted {
+            let Some(one) = State::parse(&state).map(counts_as) else { continue };
+            let count = fresh.entry(organisation).or_default();
+            count.all += one.all * many as u64;
+            count.running += one.running * many as u64;
         }
         *self.counts.lock().expect("no panic while held") = fresh;
     }
@@ -89,7 +89,7 @@ fn check_running(count: Counts, quota: &Quota) -> Result<(), Error> {
 
 impl App {
     pub(crate) async fn recount(&self) -> Result<(), Error> {
-        self.ledger().set(&self.store().all_sandboxes().await?);
+        self.ledger().set(self.store().count_by_organisation().await?);
         Ok(())
     }
 }

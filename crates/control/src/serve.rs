@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::serve::ListenerExt as _;
 use tokio::net::TcpListener;
 
 use crate::{App, Error, door, tls};
@@ -30,6 +31,7 @@ pub async fn run(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), Error> {
     let Sockets { plain, secure } = sockets.into();
+    let _alone = alone(&app.config().data)?;
     let reconciled = app.reconcile().await?;
     tracing::info!(
         sandboxes = reconciled.sandboxes,
@@ -41,6 +43,12 @@ pub async fn run(
     app.readopt_pools().await?;
     app.begin();
     let router = door::router(app.clone());
+    // Small answers go out at once, not when the last one was acknowledged.
+    let plain = plain.tap_io(|stream| {
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "set TCP_NODELAY");
+        }
+    });
     let told = app.ending().clone();
     let ending = app.ending().clone();
     if let Some((listener, config)) = secure {
@@ -61,4 +69,19 @@ pub async fn run(
     }
     app.shutdown().await;
     Ok(())
+}
+
+/// Two servers on one data directory would both believe that its sandboxes are theirs. The kernel lets go of the lock
+/// when the process ends, however it ends.
+fn alone(data: &std::path::Path) -> Result<std::fs::File, Error> {
+    let path = data.join("lock");
+    let trouble = |error: std::io::Error| Error::internal(format!("lock {}: {error}", path.display()));
+    let file = std::fs::File::create(&path).map_err(trouble)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => {
+            Err(Error::Conflict(format!("another server has the data directory {}", data.display())))
+        }
+        Err(std::fs::TryLockError::Error(error)) => Err(trouble(error)),
+    }
 }

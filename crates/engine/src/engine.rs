@@ -25,6 +25,7 @@ use crate::spawner::handle::{Again, Spawner, Spawners};
 use crate::spawner::wire::{Outgoing, Request};
 use crate::spec::{Limits, Network, SandboxId, Spec, Storage};
 use crate::state::{Ended, Found, Running, Usage};
+use crate::storage::{Directories, Upper};
 use crate::{guest_line, guest_program};
 
 /// How long a new guest may take to answer; on a loaded machine a launch takes tens of milliseconds.
@@ -243,6 +244,28 @@ impl Engine {
         }
         self.reaper.give(Task::EmptyTrash);
         Ok(swept)
+    }
+
+    /// The directories that hold all a stopped sandbox has written, for an archive.
+    pub fn files(&self, id: &SandboxId) -> Result<Directories, Error> {
+        if self.house.running(id).is_ok() {
+            return Err(Error::AlreadyRunning(id.clone()));
+        }
+        match self.house.store.find(id)? {
+            Some(Upper::Directories(directories)) => Ok(directories),
+            Some(Upper::Memory(_)) | None => Err(Error::NotFound(id.clone())),
+        }
+    }
+
+    /// The same directories of a sandbox that comes back from an archive, made anew and empty.
+    pub fn make_files(&self, spec: &Spec) -> Result<Directories, Error> {
+        spec.check()?;
+        self.destroy(&spec.id)?;
+        self.house.records.write_spec(spec)?;
+        match self.house.upper(spec)? {
+            Upper::Directories(directories) => Ok(directories),
+            Upper::Memory(_) => Err(Error::Invalid("files in memory cannot come from an archive".into())),
+        }
     }
 
     /// Where the guest of a sandbox listens.

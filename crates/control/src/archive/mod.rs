@@ -7,6 +7,7 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path as Key;
 use object_store::{ObjectStore, ObjectStoreExt as _};
 
+use crate::config::Archive;
 use crate::sandbox::Sandbox;
 use crate::{App, Error};
 
@@ -17,6 +18,25 @@ pub fn folder(path: &Path) -> Result<Arc<dyn ObjectStore>, Error> {
     let store = LocalFileSystem::new_with_prefix(path)
         .map_err(|error| Error::internal(format!("open the archive folder {}: {error}", path.display())))?;
     Ok(Arc::new(store))
+}
+
+/// Where archives and artifacts go: the configured store, else the folder.
+pub fn open(config: &Archive, folder_path: &Path) -> Result<Arc<dyn ObjectStore>, Error> {
+    let Some(url) = &config.url else { return folder(folder_path) };
+    let wrong = |reason: String| Error::invalid("archive.url", reason);
+    let Some(rest) = url.strip_prefix("s3://") else {
+        return Err(wrong(format!("{url:?} does not begin with s3://")));
+    };
+    let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    let mut builder = object_store::aws::AmazonS3Builder::from_env().with_bucket_name(bucket);
+    if let Some(endpoint) = &config.endpoint {
+        builder = builder.with_endpoint(endpoint).with_allow_http(endpoint.starts_with("http://"));
+    }
+    if let Some(region) = &config.region {
+        builder = builder.with_region(region);
+    }
+    let store = builder.build().map_err(|error| wrong(error.to_string()))?;
+    Ok(Arc::new(object_store::prefix::PrefixStore::new(store, prefix)))
 }
 
 fn key(sandbox: &Sandbox) -> Key {

@@ -5,13 +5,19 @@
 //! call and the note of its success is repaired by calling again.
 
 pub mod fake;
+pub mod local;
 
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 pub use cove_engine::spec::{Egress, Limits, Mount, Network, Root, SandboxId, Spec, Storage};
 pub use cove_engine::state::{Ended, Usage};
 
+use crate::Error;
+use crate::config::Config;
 use crate::guest::Guest;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +82,29 @@ pub enum ProviderError {
     Failed(String),
 }
 
+/// The providers that a server has by its configuration. `program` is what spawners are made of: this program's own
+/// path. Blocking; call it before serving.
+pub fn configured(config: &Config, program: PathBuf) -> Result<Vec<Arc<dyn Provider>>, Error> {
+    match config.provider.as_str() {
+        "fake" => Ok(vec![fake::Fake::new()]),
+        "local" => {
+            let count = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+            let engine = cove_engine::Config {
+                data: config.data.clone(),
+                spawning: cove_engine::Spawning::Processes { count, program },
+                pool: READY,
+            };
+            let local = local::Local::open(engine)
+                .map_err(|error| Error::internal(format!("open the engine: {error}; `cove doctor` checks the host")))?;
+            Ok(vec![local])
+        }
+        other => Err(Error::invalid("provider", format!("{other:?} is not one of local, fake"))),
+    }
+}
+
+/// Namespaces kept ready for launches to come.
+const READY: usize = 16;
+
 #[async_trait]
 pub trait Provider: Send + Sync {
     fn name(&self) -> &'static str;
@@ -96,6 +125,11 @@ pub trait Provider: Send + Sync {
 
     /// Everything the provider holds, for reconcile.
     async fn sightings(&self) -> Result<Vec<Sighting>, ProviderError>;
+    /// Removes every rest that belongs to none of these; says how many. Called before a server serves.
+    async fn sweep(&self, keep: std::collections::HashSet<SandboxId>) -> Result<usize, ProviderError> {
+        let _nothing_to_sweep = keep;
+        Ok(0)
+    }
     /// The next sandbox that ended unasked. Waits; one caller at a time.
     async fn departure(&self) -> Departure;
 

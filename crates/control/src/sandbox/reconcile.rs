@@ -65,7 +65,20 @@ impl App {
                 done.orphans += usize::from(self.remove_orphan(&provider, &id).await?);
             }
         }
+        done.orphans += self.sweep_rests().await?;
         Ok(done)
+    }
+
+    /// What is left of sandboxes that were being made or removed when a server died.
+    async fn sweep_rests(&self) -> Result<usize, Error> {
+        let known = self.store().sandboxes_of_server(self.server()).await?;
+        let mut swept = 0;
+        for provider in self.providers() {
+            let mine =
+                known.iter().filter(|sandbox| sandbox.provider == provider.name() && sandbox.state != State::Archived);
+            swept += provider.sweep(mine.map(|sandbox| sandbox.id.clone()).collect()).await?;
+        }
+        Ok(swept)
     }
 
     async fn repair(&self, sandbox: Sandbox, event: Event) {

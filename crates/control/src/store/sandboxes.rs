@@ -82,6 +82,13 @@ impl Store {
 
     /// The row, its labels and its idempotency key, or none of them.
     pub async fn insert_sandbox(&self, sandbox: &Sandbox, idempotency_key: Option<&str>) -> Result<Inserted, Error> {
+        if idempotency_key.is_none() && sandbox.labels.is_empty() {
+            // One statement is a transaction by itself.
+            return match insert_row(&self.writes, sandbox).await {
+                Ok(()) => Ok(Inserted::New),
+                Err(error) => error.into_answer(),
+            };
+        }
         let mut transaction = self.writes.begin().await?;
         if let Some(key) = idempotency_key {
             if insert_idempotency_key(&mut transaction, sandbox, key).await? == 0 {
@@ -96,32 +103,10 @@ impl Store {
                 return Ok(Inserted::Repeated(earlier));
             }
         }
-        const SQL: &str = "INSERT INTO sandboxes (id, organisation, name, template, owner, server, state, pool, \
-             generation, created_at, last_activity_at, due_at, body) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
-        let inserted = sqlx::query(SQL)
-            .bind(sandbox.id.as_str())
-            .bind(&sandbox.organisation)
-            .bind(held_name(sandbox))
-            .bind(&sandbox.template)
-            .bind(sandbox.owner.as_deref())
-            .bind(&sandbox.server)
-            .bind(sandbox.state.as_str())
-            .bind(sandbox.pool.as_deref())
-            .bind(sandbox.generation)
-            .bind(sandbox.created_at.as_millisecond())
-            .bind(sandbox.last_activity_at.as_millisecond())
-            .bind(due_at(sandbox))
-            .bind(to_body(sandbox)?)
-            .execute(&mut *transaction)
-            .await;
-        match inserted {
-            Ok(_) => {}
-            Err(error) if is_unique_violation(&error) => {
-                transaction.rollback().await?;
-                return Ok(Inserted::NameTaken);
-            }
-            Err(error) => return Err(error.into()),
+        let inserted = insert_row(&mut *transaction, sandbox).await;
+        if let Err(error) = inserted {
+            transaction.rollback().await?;
+            return error.into_answer();
         }
         insert_labels(&mut transaction, sandbox).await?;
         transaction.commit().await?;
@@ -350,11 +335,6 @@ impl Store {
         self.fetch(sql).await
     }
 
-    /// Everything that is there, of all organisations and servers.
-    pub async fn all_sandboxes(&self) -> Result<Vec<Sandbox>, Error> {
-        self.fetch(Sql::new(format!("SELECT {COLUMNS} FROM sandboxes WHERE state <> 'destroyed'"))).await
-    }
-
     /// Sandboxes with a timer that may have gone off.
     pub async fn due_sandboxes(&self, server: &str, now: i64, limit: u32) -> Result<Vec<Sandbox>, Error> {
         let mut sql = Sql::new(format!("SELECT {COLUMNS} FROM sandboxes WHERE due_at <= {now} AND server = "));
@@ -386,6 +366,17 @@ impl Store {
         Ok(())
     }
 
+    /// How many each organisation has in each state.
+    pub async fn count_by_organisation(&self) -> Result<Vec<(String, String, i64)>, Error> {
+        let rows = sqlx::query(
+            "SELECT organisation, state, COUNT(*) AS many FROM sandboxes WHERE state <> 'destroyed' \
+             GROUP BY organisation, state",
+        )
+        .fetch_all(&self.reads)
+        .await?;
+        rows.iter().map(|row| Ok((row.try_get("organisation")?, row.try_get("state")?, row.try_get("many")?))).collect()
+    }
+
     /// How many there are in each state, for the metrics.
     pub async fn count_states(&self) -> Result<Vec<(String, i64)>, Error> {
         let rows = sqlx::query(
@@ -395,6 +386,49 @@ impl Store {
         .await?;
         rows.iter().map(|row| Ok((row.try_get("state")?, row.try_get("many")?))).collect()
     }
+}
+
+/// Apart, because a taken name is an answer and no error.
+enum InsertError {
+    Body(Error),
+    Database(sqlx::Error),
+}
+
+impl InsertError {
+    fn into_answer(self) -> Result<Inserted, Error> {
+        match self {
+            InsertError::Database(error) if is_unique_violation(&error) => Ok(Inserted::NameTaken),
+            InsertError::Database(error) => Err(error.into()),
+            InsertError::Body(error) => Err(error),
+        }
+    }
+}
+
+async fn insert_row<'e>(
+    executor: impl sqlx::Executor<'e, Database = Any>,
+    sandbox: &Sandbox,
+) -> Result<(), InsertError> {
+    const SQL: &str = "INSERT INTO sandboxes (id, organisation, name, template, owner, server, state, pool, \
+         generation, created_at, last_activity_at, due_at, body) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
+    sqlx::query(SQL)
+        .bind(sandbox.id.as_str())
+        .bind(&sandbox.organisation)
+        .bind(held_name(sandbox))
+        .bind(&sandbox.template)
+        .bind(sandbox.owner.as_deref())
+        .bind(&sandbox.server)
+        .bind(sandbox.state.as_str())
+        .bind(sandbox.pool.as_deref())
+        .bind(sandbox.generation)
+        .bind(sandbox.created_at.as_millisecond())
+        .bind(sandbox.last_activity_at.as_millisecond())
+        .bind(due_at(sandbox))
+        .bind(to_body(sandbox).map_err(InsertError::Body)?)
+        .execute(executor)
+        .await
+        .map_err(InsertError::Database)?;
+    Ok(())
 }
 
 async fn update_row<'e>(

@@ -1,0 +1,219 @@
+//! Sandboxes of this machine, by the engine.
+//!
+//! The engine is synchronous: its calls run on threads for blocking work. The guest is reached by its Unix socket.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use cove_engine::spec::{Limits, Network};
+use cove_engine::state::Usage;
+use cove_engine::storage::Directories;
+use cove_engine::{Config, Engine, Error as EngineError, SandboxId, Spec};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::process::Command;
+use tokio::sync::{Mutex, mpsc};
+
+use super::{Capabilities, Departure, Isolation, Provider, ProviderError, Seen, Sighting};
+use crate::guest::{Connect, Guest, GuestError, Pipe};
+
+pub struct Local {
+    engine: Arc<Engine>,
+    departures: Mutex<mpsc::UnboundedReceiver<Departure>>,
+}
+
+impl Local {
+    /// Opens the engine on its data directory. Blocking; call it before serving.
+    pub fn open(config: Config) -> Result<Arc<Local>, EngineError> {
+        let engine = Engine::open(config)?;
+        let (forward, departures) = mpsc::unbounded_channel();
+        if let Some(ended) = engine.departures() {
+            std::thread::spawn(move || {
+                for (id, ended) in ended {
+                    if forward.send(Departure { id, ended }).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        Ok(Arc::new(Local { engine: Arc::new(engine), departures: Mutex::new(departures) }))
+    }
+
+    async fn call<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&Engine) -> Result<T, EngineError> + Send + 'static,
+    ) -> Result<T, ProviderError> {
+        let engine = Arc::clone(&self.engine);
+        let done = tokio::task::spawn_blocking(move || act(&engine)).await;
+        let done = done.map_err(|error| ProviderError::Failed(format!("the engine's thread ended: {error}")))?;
+        done.map_err(|error| match error {
+            EngineError::NotFound(id) => ProviderError::NotFound(id),
+            EngineError::Invalid(reason) => ProviderError::Refused(reason),
+            EngineError::NoRange(_) => ProviderError::Exhausted(error.to_string()),
+            error => ProviderError::Failed(error.to_string()),
+        })
+    }
+}
+
+/// What is so already needs no doing.
+fn unless_gone(done: Result<(), EngineError>) -> Result<(), EngineError> {
+    match done {
+        Err(EngineError::NotRunning(_) | EngineError::NotFound(_)) => Ok(()),
+        done => done,
+    }
+}
+
+#[async_trait]
+impl Provider for Local {
+    fn name(&self) -> &'static str {
+        "local"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            pause: true,
+            resize: true,
+            persistent: true,
+            network_policy: true,
+            isolation: Isolation::Namespaces,
+        }
+    }
+
+    async fn launch(&self, spec: &Spec) -> Result<(), ProviderError> {
+        let spec = spec.clone();
+        self.call(move |engine| match engine.launch(&spec) {
+            Ok(_) | Err(EngineError::AlreadyRunning(_)) => Ok(()),
+            Err(error) => Err(error),
+        })
+        .await
+    }
+
+    async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<(), ProviderError> {
+        let id = id.clone();
+        self.call(move |engine| unless_gone(engine.stop(&id, grace))).await
+    }
+
+    async fn pause(&self, id: &SandboxId) -> Result<(), ProviderError> {
+        let id = id.clone();
+        self.call(move |engine| engine.pause(&id)).await
+    }
+
+    async fn resume(&self, id: &SandboxId) -> Result<(), ProviderError> {
+        let id = id.clone();
+        self.call(move |engine| engine.resume(&id)).await
+    }
+
+    async fn destroy(&self, id: &SandboxId) -> Result<(), ProviderError> {
+        let id = id.clone();
+        self.call(move |engine| unless_gone(engine.destroy(&id))).await
+    }
+
+    async fn resize(&self, id: &SandboxId, limits: &Limits) -> Result<(), ProviderError> {
+        let (id, limits) = (id.clone(), *limits);
+        self.call(move |engine| engine.resize(&id, &limits)).await
+    }
+
+    async fn set_network(&self, id: &SandboxId, network: &Network) -> Result<(), ProviderError> {
+        let (id, network) = (id.clone(), network.clone());
+        self.call(move |engine| engine.set_network(&id, &network)).await
+    }
+
+    async fn usage(&self, id: &SandboxId) -> Result<Usage, ProviderError> {
+        let id = id.clone();
+        self.call(move |engine| engine.usage(&id)).await
+    }
+
+    async fn sightings(&self) -> Result<Vec<Sighting>, ProviderError> {
+        let found = self.call(Engine::found).await?;
+        let sighting = |found: cove_engine::Found| Sighting {
+            id: found.spec.id,
+            state: match (found.running, found.paused) {
+                (Some(_), true) => Seen::Paused,
+                (Some(_), false) => Seen::Running,
+                (None, _) => Seen::Stopped,
+            },
+        };
+        Ok(found.into_iter().map(sighting).collect())
+    }
+
+    async fn sweep(&self, keep: std::collections::HashSet<SandboxId>) -> Result<usize, ProviderError> {
+        let swept = self.call(move |engine| engine.sweep(&|id| keep.contains(id))).await?;
+        Ok(swept.len())
+    }
+
+    async fn departure(&self) -> Departure {
+        match self.departures.lock().await.recv().await {
+            Some(departure) => departure,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn guest(&self, id: &SandboxId) -> Guest {
+        Guest::new(Arc::new(Socket(self.engine.socket(id))))
+    }
+
+    async fn export(&self, id: &SandboxId, to: &mut (dyn AsyncWrite + Send + Unpin)) -> Result<(), ProviderError> {
+        let wanted = id.clone();
+        let files = self.call(move |engine| engine.files(&wanted)).await?;
+        let mut tar = Command::new("tar");
+        tar.arg("--create").args(TAR).arg("--directory").arg(folder(&files)).args(["root", "usr"]);
+        let mut tar = spawn(tar.stdin(Stdio::null()).stdout(Stdio::piped()))?;
+        if let Some(mut from) = tar.stdout.take() {
+            tokio::io::copy(&mut from, to).await.map_err(|error| failed("write the archive", error))?;
+        }
+        finish(tar).await
+    }
+
+    async fn import(&self, spec: &Spec, from: &mut (dyn AsyncRead + Send + Unpin)) -> Result<(), ProviderError> {
+        let spec = spec.clone();
+        let files = self.call(move |engine| engine.make_files(&spec)).await?;
+        let mut tar = Command::new("tar");
+        tar.arg("--extract").args(TAR).arg("--preserve-permissions").arg("--directory").arg(folder(&files));
+        let mut tar = spawn(tar.stdin(Stdio::piped()).stdout(Stdio::null()))?;
+        if let Some(mut to) = tar.stdin.take() {
+            tokio::io::copy(from, &mut to).await.map_err(|error| failed("read the archive", error))?;
+            to.shutdown().await.map_err(|error| failed("read the archive", error))?;
+        }
+        finish(tar).await
+    }
+}
+
+/// Owners as numbers, and every attribute: overlayfs keeps its own there. The host's tar is the one program that knows
+/// whiteouts, holes and attributes well.
+const TAR: [&str; 5] = ["--gzip", "--numeric-owner", "--sparse", "--xattrs", "--xattrs-include=*"];
+
+fn folder(files: &Directories) -> PathBuf {
+    files.root_upper.parent().map(ToOwned::to_owned).unwrap_or_default()
+}
+
+fn failed(step: &str, error: impl std::fmt::Display) -> ProviderError {
+    ProviderError::Failed(format!("{step}: {error}"))
+}
+
+fn spawn(command: &mut Command) -> Result<tokio::process::Child, ProviderError> {
+    command.stderr(Stdio::piped()).kill_on_drop(true).spawn().map_err(|error| failed("start tar", error))
+}
+
+async fn finish(tar: tokio::process::Child) -> Result<(), ProviderError> {
+    let output = tar.wait_with_output().await.map_err(|error| failed("wait for tar", error))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(failed("tar", said.lines().next().unwrap_or("ended without a word")))
+}
+
+struct Socket(PathBuf);
+
+#[async_trait]
+impl Connect for Socket {
+    async fn connect(&self) -> Result<Box<dyn Pipe>, GuestError> {
+        match UnixStream::connect(&self.0).await {
+            Ok(stream) => Ok(Box::new(stream)),
+            Err(error) => Err(GuestError::Unreachable(error.to_string())),
+        }
+    }
+}

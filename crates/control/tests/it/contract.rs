@@ -1,0 +1,233 @@
+//! What a store must do, told once and run on both databases.
+
+use std::collections::BTreeMap;
+
+use cove_control::clock::from_millisecond;
+use cove_control::event::{EventFilter, Kind, NewEvent};
+use cove_control::job::NewJob;
+use cove_control::sandbox::cause::{Cause, Code};
+use cove_control::sandbox::{Filter, NetworkPolicy, Order, Page, Sandbox, State, Timers};
+use cove_control::store::sandboxes::{Inserted, Taken};
+use cove_control::store::usage::{Rate, Span};
+use cove_control::store::{Store, Written};
+
+use crate::postgres::Postgres;
+
+fn sandbox(name: Option<&str>, created: i64) -> Sandbox {
+    let at = from_millisecond(created);
+    Sandbox {
+        id: cove_control::random::sandbox_id(),
+        organisation: "o".into(),
+        name: name.map(Into::into),
+        template: "base".into(),
+        root: cove_engine::spec::Root::Base,
+        provider: "fake".into(),
+        server: "s".into(),
+        labels: BTreeMap::new(),
+        env: BTreeMap::new(),
+        limits: Default::default(),
+        network: NetworkPolicy::default(),
+        timers: Timers { idle_seconds: None, ..Timers::default() },
+        owner: None,
+        user: "user".into(),
+        cwd: None,
+        public: false,
+        state: State::Running,
+        cause: Cause::new(Code::Requested, "told", at),
+        state_since: at,
+        created_at: at,
+        started_at: None,
+        last_activity_at: at,
+        metered_from: at,
+        access_token: "a".into(),
+        traffic_token: "t".into(),
+        door: serde_json::Value::Null,
+        pool: None,
+        generation: 0,
+    }
+}
+
+fn event(sandbox: &Sandbox) -> NewEvent {
+    NewEvent {
+        organisation: sandbox.organisation.clone(),
+        sandbox: Some(sandbox.id.to_string()),
+        kind: Kind::Updated,
+        at: sandbox.created_at,
+        data: serde_json::json!({"n": 1}),
+    }
+}
+
+async fn a_name_belongs_to_one(store: &Store) {
+    let first = sandbox(Some("twin"), 1);
+    assert_eq!(store.insert_sandbox(&first, None).await.unwrap(), Inserted::New);
+    assert_eq!(store.insert_sandbox(&sandbox(Some("twin"), 2), None).await.unwrap(), Inserted::NameTaken);
+    let mut gone = first.clone();
+    gone.state = State::Destroyed;
+    assert_eq!(store.update_sandbox(&mut gone, None).await.unwrap(), Written::Done);
+    assert_eq!(store.insert_sandbox(&sandbox(Some("twin"), 3), None).await.unwrap(), Inserted::New);
+}
+
+async fn who_writes_with_an_old_generation_is_told(store: &Store) {
+    let made = sandbox(None, 10);
+    store.insert_sandbox(&made, None).await.unwrap();
+    let (mut one, mut two) = (made.clone(), made.clone());
+    one.state = State::Stopped;
+    two.state = State::Paused;
+    assert_eq!(store.update_sandbox(&mut one, Some(&event(&made))).await.unwrap(), Written::Done);
+    assert_eq!(store.update_sandbox(&mut two, Some(&event(&made))).await.unwrap(), Written::Overtaken);
+    let read = store.sandbox_by_id(&made.id).await.unwrap().unwrap();
+    assert_eq!((read.state, read.generation, two.generation), (State::Stopped, 1, 0));
+}
+
+async fn of_many_writers_exactly_one_wins(store: &Store) {
+    let made = sandbox(None, 11);
+    store.insert_sandbox(&made, None).await.unwrap();
+    let writers = (0..16).map(|_| {
+        let (store, mut copy) = (store.clone(), made.clone());
+        tokio::spawn(async move { store.update_sandbox(&mut copy, None).await.unwrap() })
+    });
+    let outcomes = futures::future::join_all(writers).await;
+    let won = outcomes.into_iter().filter(|outcome| *outcome.as_ref().unwrap() == Written::Done).count();
+    assert_eq!(won, 1);
+}
+
+async fn the_same_idempotency_key_leads_to_the_first(store: &Store) {
+    let first = sandbox(None, 20);
+    assert_eq!(store.insert_sandbox(&first, Some("k")).await.unwrap(), Inserted::New);
+    let repeated = store.insert_sandbox(&sandbox(None, 21), Some("k")).await.unwrap();
+    assert_eq!(repeated, Inserted::Repeated(first.id.to_string()));
+}
+
+async fn lists_are_filtered_and_go_on_where_they_stopped(store: &Store) {
+    for number in 0..5 {
+        let mut made = sandbox(None, 1000 + number);
+        made.organisation = "list".into();
+        made.labels.insert("parity".into(), if number % 2 == 0 { "even" } else { "odd" }.into());
+        store.insert_sandbox(&made, None).await.unwrap();
+    }
+    let filter = Filter { labels: BTreeMap::from([("parity".to_owned(), "even".to_owned())]), ..Filter::default() };
+    let mut page = Page { limit: 2, cursor: None, order: Order::NewestFirst };
+    let first = store.list_sandboxes("list", &filter, &page).await.unwrap();
+    page.cursor = first.next.clone();
+    let second = store.list_sandboxes("list", &filter, &page).await.unwrap();
+    let times: Vec<i64> =
+        first.items.iter().chain(&second.items).map(|sandbox| sandbox.created_at.as_millisecond()).collect();
+    assert_eq!((times, second.next), (vec![1004, 1002, 1000], None));
+    assert!(store.list_sandboxes("other", &filter, &Page::default()).await.unwrap().items.is_empty());
+}
+
+async fn a_pool_member_is_taken_once(store: &Store) {
+    let mut member = sandbox(None, 30);
+    member.pool = Some("base".into());
+    store.insert_sandbox(&member, None).await.unwrap();
+    assert!(store.sandbox("o", member.id.as_str()).await.unwrap().is_none());
+    let mut mine = Sandbox { pool: None, ..member.clone() };
+    let mut theirs = mine.clone();
+    assert_eq!(store.take_pooled(&mut mine, None, &event(&member)).await.unwrap(), Taken::Done);
+    assert_eq!(store.take_pooled(&mut theirs, None, &event(&member)).await.unwrap(), Taken::Overtaken);
+    assert!(store.sandbox("o", member.id.as_str()).await.unwrap().is_some());
+}
+
+async fn a_job_is_done_by_one_worker_and_found_again_when_it_dies(store: &Store) {
+    let job = NewJob {
+        kind: "k".into(),
+        subject: "x".into(),
+        organisation: "o".into(),
+        server: None,
+        unique_key: Some("only".into()),
+        run_at: from_millisecond(100),
+        payload: serde_json::json!({"a": 1}),
+    };
+    assert!(store.add_job("j1", &job, 1).await.unwrap());
+    assert!(!store.add_job("j2", &job, 1).await.unwrap());
+    assert!(store.claim_jobs("s1", 99, 50, 10).await.unwrap().is_empty());
+    let claimed = store.claim_jobs("s1", 100, 50, 10).await.unwrap();
+    assert_eq!((claimed.len(), claimed[0].payload["a"].clone()), (1, serde_json::json!(1)));
+    assert!(store.claim_jobs("s2", 120, 50, 10).await.unwrap().is_empty());
+    let again = store.claim_jobs("s2", 151, 50, 10).await.unwrap();
+    assert_eq!(again[0].attempts, 2);
+    // The first worker wakes up late: its word does not count.
+    store.finish_job("j1", 1, 160).await.unwrap();
+    assert_eq!(store.job("j1").await.unwrap().unwrap().state.as_str(), "running");
+    store.finish_job("j1", 2, 160).await.unwrap();
+    assert_eq!(store.job("j1").await.unwrap().unwrap().state.as_str(), "done");
+    assert!(store.add_job("j3", &job, 1).await.unwrap());
+}
+
+async fn events_come_in_order_and_from_any_number_on(store: &Store) {
+    let made = sandbox(None, 40);
+    let filter = EventFilter { sandbox: Some(made.id.to_string()), ..EventFilter::default() };
+    for _ in 0..3 {
+        store.add_event(&event(&made)).await.unwrap();
+    }
+    let all = store.events(&filter, 0, 10).await.unwrap();
+    assert_eq!(all.len(), 3);
+    assert_eq!(store.events(&filter, all[0].seq, 10).await.unwrap(), all[1..]);
+    assert_eq!(store.last_event().await.unwrap(), all[2].seq);
+}
+
+async fn use_is_kept_in_spans(store: &Store) {
+    let mut made = sandbox(None, 50);
+    made.organisation = "billed".into();
+    store.insert_sandbox(&made, None).await.unwrap();
+    let span = Span {
+        organisation: "billed".into(),
+        sandbox: made.id.to_string(),
+        owner: Some("ada".into()),
+        from: from_millisecond(1000),
+        to: from_millisecond(3000),
+        rate: Rate { cpus: 0.5, memory: 1 << 30, disk: 0 },
+    };
+    assert_eq!(store.update_sandbox_metered(&mut made, None, Some(&span)).await.unwrap(), Written::Done);
+    let spans = store.usage_spans("billed", None, from_millisecond(2000), from_millisecond(9000)).await.unwrap();
+    assert_eq!(spans, [span]);
+    assert!(
+        store.usage_spans("billed", None, from_millisecond(3000), from_millisecond(9000)).await.unwrap().is_empty()
+    );
+}
+
+async fn activity_never_goes_back(store: &Store) {
+    let made = sandbox(None, 60);
+    store.insert_sandbox(&made, None).await.unwrap();
+    store.note_activity(&[(made.id.clone(), 500)]).await.unwrap();
+    store.note_activity(&[(made.id.clone(), 400)]).await.unwrap();
+    let read = store.sandbox_by_id(&made.id).await.unwrap().unwrap();
+    assert_eq!(read.last_activity_at.as_millisecond(), 500);
+}
+
+async fn whole_contract(store: &Store) {
+    a_name_belongs_to_one(store).await;
+    who_writes_with_an_old_generation_is_told(store).await;
+    of_many_writers_exactly_one_wins(store).await;
+    the_same_idempotency_key_leads_to_the_first(store).await;
+    lists_are_filtered_and_go_on_where_they_stopped(store).await;
+    a_pool_member_is_taken_once(store).await;
+    a_job_is_done_by_one_worker_and_found_again_when_it_dies(store).await;
+    events_come_in_order_and_from_any_number_on(store).await;
+    use_is_kept_in_spans(store).await;
+    activity_never_goes_back(store).await;
+}
+
+#[tokio::test]
+async fn sqlite_keeps_the_contract() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cove.db");
+    whole_contract(&Store::sqlite(&path).await.unwrap()).await;
+    // A second opening finds all migrations done.
+    assert!(Store::sqlite(&path).await.unwrap().last_event().await.unwrap() > 0);
+}
+
+#[tokio::test]
+async fn postgresql_keeps_the_contract() {
+    let Some(postgres) = Postgres::start() else {
+        eprintln!("no PostgreSQL on this machine: not told");
+        return;
+    };
+    // Two servers at once: one migrates, the other waits.
+    let (one, two) = tokio::join!(Store::open(postgres.url()), Store::open(postgres.url()));
+    let (one, two) = (one.unwrap(), two.unwrap());
+    whole_contract(&one).await;
+    assert!(two.last_event().await.unwrap() > 0);
+    one.close().await;
+    two.close().await;
+}
