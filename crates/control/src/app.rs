@@ -29,6 +29,9 @@ use crate::store::Store;
 use crate::template::{self, Template};
 use crate::{Caller, Error, random};
 
+/// How long changes that are under way may take once the server is told to end.
+const LAST_WORK: std::time::Duration = std::time::Duration::from_secs(20);
+
 /// The organisation of the first key.
 pub const FIRST_ORGANISATION: &str = "default";
 
@@ -279,7 +282,10 @@ impl App {
     pub async fn shutdown(&self) {
         self.0.ending.cancel();
         self.0.tasks.close();
-        self.0.tasks.wait().await;
+        // What takes longer is found again by the next server.
+        if tokio::time::timeout(LAST_WORK, self.0.tasks.wait()).await.is_err() {
+            tracing::warn!("some work was still under way at the end");
+        }
         for flushed in [self.flush_activity().await, self.flush_audit().await] {
             if let Err(error) = flushed {
                 tracing::warn!(%error, detail = error.detail(), "last notes");

@@ -45,7 +45,9 @@ async fn a_process_is_fed_and_followed_over_a_websocket_and_the_server_ends_in_g
     let mut heard = Vec::new();
     while let Some(Ok(message)) = socket.next().await {
         match message {
-            Message::Binary(bytes) => heard.push((bytes[0].to_string(), String::from_utf8_lossy(&bytes[1..]).into_owned())),
+            Message::Binary(bytes) => {
+                heard.push((bytes[0].to_string(), String::from_utf8_lossy(&bytes[1..]).into_owned()))
+            }
             Message::Text(text) => {
                 let value: Value = serde_json::from_str(&text).unwrap();
                 heard.push((value["type"].as_str().unwrap().to_owned(), value["exit"]["status"].to_string()));

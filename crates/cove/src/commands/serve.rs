@@ -1,15 +1,12 @@
 //! `cove serve`: the control plane on this machine.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use clap::Args;
 use cove_control::clock::Clock;
 use cove_control::config::Config;
-use cove_control::provider::Provider;
-use cove_control::provider::fake::Fake;
 use cove_control::store::Store;
-use cove_control::{App, serve};
+use cove_control::{App, provider, serve};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -89,13 +86,11 @@ async fn serve_until_told(config: Config) -> Result<(), Complaint> {
         None => Store::sqlite(&config.data.join("cove.db")).await,
     };
     let store = store.map_err(control_complaint)?;
-    let app = App::open(config, store, providers(), Clock::system()).await.map_err(control_complaint)?;
+    let program = std::env::current_exe()?;
+    let providers = provider::configured(&config, program).map_err(control_complaint)?;
+    let app = App::open(config, store, providers, Clock::system()).await.map_err(control_complaint)?;
     greet(&app, &format!("http://{address}"))?;
     serve::run(listener, app, told_to_end()?).await.map_err(control_complaint)
-}
-
-fn providers() -> Vec<Arc<dyn Provider>> {
-    vec![Fake::new()]
 }
 
 /// On stdout, so that a script can read the address; the log goes to stderr.
@@ -143,5 +138,6 @@ fn start_logging(arguments: &Arguments) {
 }
 
 fn control_complaint(error: cove_control::Error) -> Complaint {
-    Complaint::failed(error.to_string())
+    // At the start nobody reads a log yet: the detail is the message.
+    Complaint::failed(error.detail().map_or_else(|| error.to_string(), str::to_owned))
 }
