@@ -103,6 +103,10 @@ impl Engine {
             Network::None => Kind::Loopback,
             Network::Full(_) => Kind::Egress,
         };
+        if fresh == Fresh::No {
+            // An engine that died in the middle of a launch may have left processes that nobody wrote down.
+            house.hierarchy.clear(id.as_str())?;
+        }
         let group = house.hierarchy.create(id.as_str(), &spec.limits)?;
         let identity = house.pool.identity(&house.spawners)?;
         let first_id = identity.first_id;

@@ -49,7 +49,11 @@ impl Ready {
 
 impl Pool {
     pub fn new(target: usize) -> Pool {
-        Pool { target, ranges: Mutex::default(), ready: Mutex::default(), wanted: Condvar::new() }
+        let mut place = [0u8; 4];
+        // Without it ranges begin with the first; that is as good on a host with one engine.
+        let _ = rustix::rand::getrandom(&mut place, rustix::rand::GetRandomFlags::empty());
+        let ranges = Ranges::beginning_at(u32::from_ne_bytes(place));
+        Pool { target, ranges: Mutex::new(ranges), ready: Mutex::default(), wanted: Condvar::new() }
     }
 
     pub fn reserve(&self, first_id: u32) {

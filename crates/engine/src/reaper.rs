@@ -169,7 +169,8 @@ impl Poll {
     }
 }
 
-/// Takes the exit status; of a sandbox that an earlier server started only the kernel's note is left, if any.
+/// Takes the exit status. A sandbox that an earlier server started is another's child by now: the kernel notes how it
+/// ended when that parent, usually init, has reaped it.
 fn collect(pidfd: BorrowedFd<'_>) -> Exit {
     match rustix::io::retry_on_intr(|| rustix::process::waitid(WaitId::PidFd(pidfd), WaitIdOptions::EXITED)) {
         Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
@@ -177,8 +178,22 @@ fn collect(pidfd: BorrowedFd<'_>) -> Exit {
             (None, Some(signal)) => Exit::Signal(signal),
             (None, None) => Exit::Unknown,
         },
-        _ => Exit::Unknown,
+        _ => noted(pidfd).unwrap_or(Exit::Unknown),
     }
+}
+
+/// Waits a little for the parent: a host without one that reaps would otherwise hold everybody up.
+fn noted(pidfd: BorrowedFd<'_>) -> Option<Exit> {
+    for _ in 0..20 {
+        if let Some(status) = cove_sys::pidfd::exit_status(pidfd).ok()? {
+            return Some(match status & 0x7f {
+                0 => Exit::Code((status >> 8) & 0xff),
+                signal => Exit::Signal(signal),
+            });
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    None
 }
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {

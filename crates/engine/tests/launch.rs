@@ -5,7 +5,7 @@ mod house;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-use cove_engine::spec::{Access, Limits, Mount, Root, Storage};
+use cove_engine::spec::{Access, Egress, Limits, Mount, Network, Root, Storage};
 use cove_engine::{Ended, Error};
 use house::{House, eventually};
 
@@ -157,6 +157,41 @@ fn a_sandbox_whose_guest_dies_is_told_of_and_can_start_again() {
     assert_eq!((&id, ended), (&running.id, Ended::Killed { signal: 9 }));
     house.engine.launch(&spec).unwrap();
     assert!(house.answers(&id));
+    house.engine.destroy(&id).unwrap();
+    house.assert_empty();
+}
+
+#[test]
+fn a_sandbox_that_was_taken_over_is_told_of_when_it_ends() {
+    let house = House::open();
+    let id = house.launch();
+    let house = house.reopen();
+    let departures = house.engine.departures().unwrap();
+    let pid = house.engine.found().unwrap()[0].running.as_ref().unwrap().pid;
+    let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let (gone, ended) = departures.recv_timeout(Duration::from_secs(10)).unwrap();
+    assert_eq!((gone, ended), (id.clone(), Ended::Killed { signal: 9 }));
+    house.engine.destroy(&id).unwrap();
+    house.assert_empty();
+}
+
+#[test]
+fn a_sandbox_with_a_network_reaches_the_proxy_before_and_after_the_engine_is_replaced() {
+    let house = House::open();
+    let mut spec = house.spec();
+    spec.network = Network::Full(Egress::default());
+    let id = house.engine.launch(&spec).unwrap().id;
+    // The proxy takes the connection, sees that metadata addresses are refused, and closes it.
+    let dial = "python3 -c \"import socket; s = socket.create_connection(('169.254.169.254', 80), 5); \
+        s.settimeout(5); print(len(s.recv(1)))\" 2>&1 | tail -1";
+    let refused = |said: &str| said == "0" || said.contains("reset") || said.contains("refused");
+    let said = house.output(&id, dial);
+    assert!(refused(&said), "{said}");
+    let house = house.reopen();
+    house.engine.found().unwrap();
+    let said = house.output(&id, dial);
+    assert!(refused(&said), "{said}");
     house.engine.destroy(&id).unwrap();
     house.assert_empty();
 }

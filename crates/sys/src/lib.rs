@@ -14,6 +14,7 @@ pub mod namespace;
 pub mod netlink;
 pub mod network_envoy;
 pub mod network_namespace;
+pub mod pidfd;
 pub mod probe;
 pub mod program;
 pub mod quota;
