@@ -114,6 +114,16 @@ pub fn refuse_own(file: &OwnedFd, path: &str) -> Result<()> {
     Ok(())
 }
 
+/// Refuses to write the kernel's tables: some of them ask for the thread's user id, which stays root's, instead of the
+/// filesystem's, which is the acting user's.
+pub fn refuse_kernels(file: &OwnedFd, path: &str) -> Result<()> {
+    if is_proc(file) {
+        let message = format!("write {path}: permission denied: files of /proc are not written from outside");
+        return Err(Failure::new(FailureKind::PermissionDenied, message));
+    }
+    Ok(())
+}
+
 /// Whether this is one of the kernel's own tables, not of the sandbox's files.
 pub fn is_proc(file: impl AsFd) -> bool {
     fstatfs(file).is_ok_and(|stats| stats.f_type == PROC_SUPER_MAGIC)

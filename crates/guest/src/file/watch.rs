@@ -188,13 +188,15 @@ impl Watcher<'_> {
             return;
         }
         if seen.flags.contains(ReadFlags::CREATE) {
+            // A directory that a look has told of was given its watch and looked through then.
             if !self.told.remove(&path) {
                 self.add(&path, ChangeKind::Create);
-            }
-            if is_directory {
-                self.enter(&path);
+                if is_directory {
+                    self.enter(&path);
+                }
             }
         } else if seen.flags.contains(ReadFlags::MOVED_FROM) {
+            self.told.remove(&path);
             self.add(&path, ChangeKind::Rename);
             if is_directory {
                 self.leaving = Some((seen.cookie, path));

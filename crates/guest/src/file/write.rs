@@ -15,7 +15,7 @@ use rustix::io::{Errno, pwrite};
 use rustix::process::{Gid, Uid};
 
 use super::actor::Actor;
-use super::place::{Place, open_beneath, refuse_own, require_regular};
+use super::place::{Place, open_beneath, refuse_kernels, require_regular};
 use super::{entry, make_directory};
 use crate::connection::Connection;
 use crate::failure::{During, Result, from_errno, invalid};
@@ -97,7 +97,7 @@ impl<'a> Target<'a> {
         let in_place = |flags: OFlags, offset| {
             let flags = flags | OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
             let file = open_beneath(&place.directory, name, flags, mode_bits).during(format!("write {path}"))?;
-            refuse_own(&file, path)?;
+            refuse_kernels(&file, path)?;
             require_regular(&fstat(&file).during(format!("write {path}"))?, path, "write")?;
             Ok(Target { place, file, offset, sparse: false, beside: None })
         };
@@ -119,7 +119,7 @@ impl<'a> Target<'a> {
             (WriteMode::Replace, Some(old)) => {
                 // Whoever may not write the old file may not exchange it either.
                 let writable = open_beneath(&place.directory, name, OFlags::WRONLY | OFlags::NOFOLLOW, Mode::empty());
-                refuse_own(&writable.during(format!("write {path}"))?, path)?;
+                refuse_kernels(&writable.during(format!("write {path}"))?, path)?;
                 match Self::beside(place, Some(&old), Mode::from_raw_mode(old.st_mode & 0o7777)) {
                     Err(Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::NAMETOOLONG) => in_place(OFlags::TRUNC, 0),
                     other => other.during(format!("write {path}")),

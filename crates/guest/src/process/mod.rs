@@ -37,7 +37,7 @@ use rustix::io::{Errno, ioctl_fionread};
 use output::{KEPT, Output, Piece, Stream};
 
 /// How far a reader may lag before the process has to wait for it.
-const WINDOW: u64 = 1 << 20;
+const WINDOW: u64 = 512 << 10;
 
 /// How long children left behind may go on writing to the pipes before the exit is told.
 pub const GRACE: Duration = Duration::from_millis(100);

@@ -11,7 +11,7 @@ use cove_protocol::{Control, Event, Failure, Kind, Reply, Request};
 use tempfile::TempDir;
 
 /// Nothing in these stories takes longer, even on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A running guest; its end ends all it started.
 pub struct Guest {
