@@ -257,6 +257,23 @@ fn a_small_pool_grows_when_sandboxes_are_made() {
 }
 
 #[test]
+fn a_data_directory_deleted_under_its_server_starts_anew() {
+    let data = Data::new();
+    let Some(lost) = data.pool() else { return };
+    lost.create(&id('a'), Storage::Disk, &limited(20)).unwrap();
+    fs::remove_file(data.path().join("pool.btrfs")).unwrap();
+    // Another server on the same directory, while the old mount is still there.
+    let store = data.pool().unwrap();
+    assert!(store.is_empty().unwrap(), "the old image is not taken for the new one");
+    store.create(&id('b'), Storage::Disk, &limited(20)).unwrap();
+    drop(lost);
+    drop(store);
+
+    let store = data.pool().unwrap();
+    assert_eq!(store.names().unwrap(), [id('b')], "what was written is in the image");
+}
+
+#[test]
 fn a_pool_that_sandboxes_still_use_is_found_again() {
     let data = Data::new();
     let Some(store) = data.pool() else { return };

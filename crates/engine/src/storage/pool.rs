@@ -18,13 +18,12 @@ use std::time::{Duration, Instant};
 
 use cove_sys::btrfs;
 use cove_sys::loop_device::LoopDevice;
-use rustix::fs::{FlockOperation, IFlags, flock, ioctl_getflags, ioctl_setflags, statfs, statvfs};
+use rustix::fs::{FlockOperation, IFlags, flock, ioctl_getflags, ioctl_setflags, statvfs};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use super::{Error, make_private};
 
-pub(super) const BTRFS_MAGIC: u64 = 0x9123_683e;
 const GIB: u64 = 1 << 30;
 /// A pool starts with so much where there is room, and keeps so much free.
 const FIRST: u64 = 32 * GIB;
@@ -62,7 +61,7 @@ impl Pool {
             Some(device) => device,
             None => LoopDevice::attach(&file).map_err(Error::at("attach a loop device to", &image))?,
         };
-        if !is_mounted(data, &top)? {
+        if !is_mounted(&device.path, &top)? {
             let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
             mount(&device.path, &top, "btrfs", flags, c"discard=async")
                 .map_err(Error::at("mount the pool at", &top))?;
@@ -145,10 +144,28 @@ fn lock_file(path: &Path) -> Result<File, Error> {
     options.open(path).map_err(Error::at("open", path))
 }
 
-fn is_mounted(data: &Path, top: &Path) -> Result<bool, Error> {
-    let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev()).map_err(Error::at("look at", path));
-    let magic = statfs(top).map_err(Error::at("look at", top))?.f_type as u64;
-    Ok(magic == BTRFS_MAGIC && device(top)? != device(data)?)
+/// Whether this pool's own device is mounted there. Another one is of a data directory that was deleted under its server: it
+/// goes, or the sandboxes of today would write to an image that nobody will find again.
+fn is_mounted(device: &Path, top: &Path) -> Result<bool, Error> {
+    loop {
+        let mounts =
+            fs::read_to_string("/proc/self/mounts").map_err(Error::at("read", Path::new("/proc/self/mounts")))?;
+        let top_as_told = fs::canonicalize(top).map_err(Error::at("look at", top))?;
+        match source_at(&mounts, &top_as_told) {
+            None => return Ok(false),
+            Some(source) if Path::new(source) == device => return Ok(true),
+            Some(_) => {
+                unmount(top, UnmountFlags::empty()).map_err(Error::at("unmount a foreign filesystem from", top))?
+            }
+        }
+    }
+}
+
+/// What is mounted at a place; of several the last one is seen. The kernel writes a space in a path as `\\040`.
+fn source_at<'a>(mounts: &'a str, at: &Path) -> Option<&'a str> {
+    let place = at.to_str()?.replace('\\', "\\134").replace(' ', "\\040");
+    let here = |line: &&str| line.split(' ').nth(1) == Some(&place);
+    mounts.lines().filter(here).last()?.split(' ').next()
 }
 
 /// Made under another name and renamed: a crash leaves no half-made pool.
@@ -183,4 +200,18 @@ fn room(path: &Path, allocated: u64) -> Result<u64, Error> {
     let told = statvfs(path).map_err(Error::at("ask the size of", path))?;
     let (free, total) = (told.f_bavail * told.f_frsize, told.f_blocks * told.f_frsize);
     Ok(allocated + free.saturating_sub((total / 20).max(GIB)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_mount_at_a_place_is_the_one_seen() {
+        let mounts = "/dev/vda / ext4 rw 0 0\n/dev/loop3 /d/pool btrfs rw 0 0\n/dev/loop7 /d/pool btrfs rw 0 0\n\
+                      /dev/loop8 /a\\040b/pool btrfs rw 0 0\n";
+        assert_eq!(source_at(mounts, Path::new("/d/pool")), Some("/dev/loop7"));
+        assert_eq!(source_at(mounts, Path::new("/a b/pool")), Some("/dev/loop8"));
+        assert_eq!(source_at(mounts, Path::new("/d")), None);
+    }
 }
