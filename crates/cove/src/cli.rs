@@ -22,6 +22,7 @@ pub struct Cli {
 pub enum Verb {
     Run(Box<commands::run::Arguments>),
     Doctor(commands::doctor::Arguments),
+    Redteam(commands::redteam::Arguments),
     Serve(commands::serve::Arguments),
     Create(Box<commands::create::Arguments>),
     Ls(commands::ls::Arguments),

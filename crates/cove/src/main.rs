@@ -29,6 +29,10 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|word| word == cove_engine::spawner::ARGUMENT) {
         cove_engine::spawner_main();
     }
+    // Inside a sandbox this program is the red team's probe.
+    if std::env::args().nth(1).is_some_and(|word| word == commands::redteam::PROBE) {
+        return cove_probe::battery::main(&[commands::redteam::PROBE], &std::env::args().skip(2).collect::<Vec<_>>());
+    }
     let result = parse().and_then(|cli| run(&cli.verb));
     ExitCode::from(result.unwrap_or_else(|complaint| {
         if !complaint.is_silent() {
@@ -42,6 +46,7 @@ fn run(verb: &Verb) -> Result<u8, Complaint> {
     match verb {
         Verb::Run(arguments) => commands::run::run(arguments),
         Verb::Doctor(arguments) => commands::doctor::run(arguments),
+        Verb::Redteam(arguments) => commands::redteam::run(arguments),
         Verb::Serve(arguments) => commands::serve::run(arguments),
         Verb::Create(arguments) => commands::create::run(arguments),
         Verb::Ls(arguments) => commands::ls::run(arguments),

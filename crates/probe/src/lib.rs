@@ -11,9 +11,11 @@
 //! * [`kernel`]: forbidden system calls, `/proc`, `/sys`, devices
 //! * [`processes`]: other processes, PID 1, namespaces, privileges
 //! * [`network`]: where a connection gets
+//! * [`battery`]: the program that runs them inside
 
 #![forbid(unsafe_code)]
 
+pub mod battery;
 mod probes {
     pub mod files;
     pub mod kernel;

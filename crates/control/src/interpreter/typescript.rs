@@ -55,7 +55,10 @@ fn strip_here(code: &str) -> Result<String, String> {
     if let Some(error) = transformed.diagnostics.first() {
         return Err(error.to_string());
     }
-    Ok(Codegen::new().build(&program).code)
+    let javascript = Codegen::new().build(&program).code;
+    // The printer ends every statement with a semicolon; at the end of a cell that would hide its value.
+    let hides = code.trim_end().ends_with(';');
+    Ok(if hides { javascript } else { javascript.trim_end().trim_end_matches(';').to_owned() })
 }
 
 #[cfg(test)]
@@ -71,6 +74,12 @@ mod tests {
         let javascript = stripped("interface P { x: number }\nconst p: P = { x: 1 };\np.x as number").await.unwrap();
         assert!(!javascript.contains("interface") && !javascript.contains(": P"), "{javascript}");
         assert!(javascript.contains("p.x"), "{javascript}");
+    }
+
+    #[tokio::test]
+    async fn the_last_value_is_hidden_only_by_the_cells_own_semicolon() {
+        assert!(stripped("const z: number = 5; z").await.unwrap().ends_with('z'));
+        assert!(stripped("1 as number;").await.unwrap().trim_end().ends_with(';'));
     }
 
     #[tokio::test]

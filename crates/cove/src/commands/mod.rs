@@ -8,6 +8,7 @@ pub mod explain;
 pub mod inspect;
 pub mod ls;
 pub mod pause;
+pub mod redteam;
 pub mod resume;
 pub mod rm;
 pub mod run;

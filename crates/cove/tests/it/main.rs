@@ -5,3 +5,4 @@ mod doctor;
 mod run;
 mod run_signals;
 mod run_terminal;
+mod security;

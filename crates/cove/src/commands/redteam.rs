@@ -1,0 +1,203 @@
+//! `cove redteam`: tries to get out of a sandbox on this host, and says what held.
+//!
+//! The probes are the ones that the tests run. They need something to find, so this lays it out first: a file in root's
+//! home, an abstract socket, a port on loopback. Then it starts sandboxes with [`run`](super::run), as the ordinary user and as
+//! root inside, with and without a network, in which this program is the probe.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::net::{TcpListener, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use clap::Args;
+use cove_probe::{Canaries, Finding, Verdict, all};
+use serde::Serialize;
+
+use crate::complaint::{Complaint, code};
+use crate::render::{Rows, Tone, print, print_json};
+
+/// The word that makes this program the probe.
+pub const PROBE: &str = "__probe";
+
+/// Try to break out of a sandbox on this machine, and say what held
+///
+/// The exit code is 0 when everything held, 1 when something did not.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Print JSON: one object per probe with name, verdict and detail
+    #[arg(long)]
+    json: bool,
+    /// Only these probes
+    #[arg(value_name = "PROBE")]
+    probes: Vec<String>,
+}
+
+/// One way of being inside.
+struct Stance {
+    user: &'static str,
+    network: &'static str,
+}
+
+const STANCES: &[Stance] = &[
+    Stance { user: "user", network: "full" },
+    Stance { user: "root", network: "full" },
+    Stance { user: "user", network: "none" },
+    Stance { user: "root", network: "none" },
+];
+
+pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
+    for name in &arguments.probes {
+        if !all().any(|probe| probe.name == name) {
+            return Err(
+                Complaint::usage(format!("there is no probe {name}")).hint("`cove redteam --json` names them all")
+            );
+        }
+    }
+    let bait = Bait::lay()?;
+    let mut worst: BTreeMap<String, Finding> = BTreeMap::new();
+    for stance in STANCES {
+        for finding in attack(stance, &bait, &arguments.probes)? {
+            let told = Finding {
+                detail: format!("as {}, network {}: {}", stance.user, stance.network, finding.detail),
+                ..finding
+            };
+            let known = worst.entry(told.name.clone()).or_insert_with(|| told.clone());
+            if rank(told.verdict) > rank(known.verdict) {
+                *known = told;
+            }
+        }
+    }
+    report(arguments, &worst)
+}
+
+fn rank(verdict: Verdict) -> u8 {
+    match verdict {
+        Verdict::NotApplicable => 0,
+        Verdict::Held => 1,
+        Verdict::NotHeld => 2,
+    }
+}
+
+/// What is laid out on the host for a probe to find; gone when dropped.
+struct Bait {
+    canaries: Canaries,
+    file: PathBuf,
+    _socket: UnixListener,
+    _port: TcpListener,
+}
+
+impl Bait {
+    fn lay() -> Result<Bait, Complaint> {
+        let trouble = |what: &str, error: std::io::Error| Complaint::failed(format!("lay out {what}: {error}"));
+        let name = format!("cove-redteam-{}", std::process::id());
+        let home = std::env::var_os("HOME").map_or_else(std::env::temp_dir, PathBuf::from);
+        let file = home.join(format!(".{name}"));
+        fs::write(&file, Canaries::WORD).map_err(|error| trouble("a file", error))?;
+        let address = SocketAddr::from_abstract_name(&name).map_err(|error| trouble("a socket", error))?;
+        let socket = UnixListener::bind_addr(&address).map_err(|error| trouble("a socket", error))?;
+        let port = TcpListener::bind("127.0.0.1:0").map_err(|error| trouble("a port", error))?;
+        let number = port.local_addr().map_err(|error| trouble("a port", error))?.port();
+        let root = fs::metadata("/").map_err(|error| trouble("the root's number", error))?;
+        let canaries = Canaries {
+            files: vec![file.display().to_string()],
+            abstract_socket: Some(name),
+            process: i32::try_from(std::process::id()).ok(),
+            loopback_port: Some(number),
+            host_addresses: own_address().into_iter().collect(),
+            root_inode: Some((root.dev(), root.ino())),
+            hostname: None,
+        };
+        Ok(Bait { canaries, file, _socket: socket, _port: port })
+    }
+}
+
+impl Drop for Bait {
+    fn drop(&mut self) {
+        // A file with one known word in it; nothing is lost if it stays.
+        let _ = fs::remove_file(&self.file);
+    }
+}
+
+/// The address this host would use for the world; no packet is sent to find it.
+fn own_address() -> Option<String> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("203.0.113.1:9").ok()?;
+    Some(socket.local_addr().ok()?.ip().to_string())
+}
+
+fn attack(stance: &Stance, bait: &Bait, probes: &[String]) -> Result<Vec<Finding>, Complaint> {
+    let program = std::env::current_exe()?;
+    let canaries = serde_json::to_string(&bait.canaries).map_err(|error| Complaint::failed(error.to_string()))?;
+    let mut child = Command::new(&program)
+        .args(["run", "--user", stance.user, "--network", stance.network, "--timeout", "120s"])
+        .args(["--mount", &format!("{}:/probe/cove:ro", program.display())])
+        .args(["--env", &format!("{}={canaries}", Canaries::VARIABLE), "--", "/probe/cove", PROBE])
+        .args(probes)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut said = String::new();
+    if let Some(stdout) = child.stdout.as_mut() {
+        stdout.read_to_string(&mut said)?;
+    }
+    child.wait()?;
+    let findings: Vec<Finding> = said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let wanted = if probes.is_empty() { all().count() } else { probes.len() };
+    if findings.len() < wanted {
+        return Err(Complaint::failed(format!(
+            "as {}, network {}: only {} of {wanted} probes answered",
+            stance.user,
+            stance.network,
+            findings.len()
+        )));
+    }
+    Ok(findings)
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(flatten)]
+    finding: &'a Finding,
+    meaning: &'a str,
+}
+
+fn report(arguments: &Arguments, worst: &BTreeMap<String, Finding>) -> Result<u8, Complaint> {
+    let told: Vec<Line<'_>> = all()
+        .filter_map(|probe| worst.get(probe.name).map(|finding| Line { finding, meaning: probe.meaning }))
+        .collect();
+    let count = |verdict| told.iter().filter(|line| line.finding.verdict == verdict).count();
+    let (held, lost) = (count(Verdict::Held), count(Verdict::NotHeld));
+    if arguments.json {
+        print_json(&told)?;
+    } else {
+        let mut rows = Rows::new(&["what", "", "would mean", "seen"]);
+        for line in &told {
+            let (word, tone) = match line.finding.verdict {
+                Verdict::Held => ("held", Tone::Good),
+                Verdict::NotHeld => ("NOT HELD", Tone::Bad),
+                Verdict::NotApplicable => ("n/a", Tone::Faint),
+            };
+            let name = line.finding.name.replace('_', " ");
+            rows.add(&[
+                (&name, Tone::Plain),
+                (word, tone),
+                (line.meaning, Tone::Plain),
+                (&line.finding.detail, Tone::Faint),
+            ]);
+        }
+        rows.print()?;
+        print(&format!(
+            "\n{held} held, {lost} did not, {} not applicable; each tried as user and as root, with and without a network.",
+            count(Verdict::NotApplicable)
+        ))?;
+        if lost > 0 {
+            print("`cove doctor` says what this host lacks. Please report what did not hold.")?;
+        }
+    }
+    Ok(if lost == 0 { 0 } else { code::FAILED })
+}
