@@ -57,6 +57,14 @@ fn run(verb: &Verb) -> Result<u8, Complaint> {
         Verb::Rm(arguments) => commands::rm::run(arguments),
         Verb::Inspect(arguments) => commands::inspect::run(arguments),
         Verb::Explain(arguments) => commands::explain::run(arguments),
+        Verb::Cp(arguments) => commands::cp::run(arguments),
+        Verb::Events(arguments) => commands::events::run(arguments),
+        Verb::Exec(arguments) => commands::exec::run(arguments),
+        Verb::Extend(arguments) => commands::extend::run(arguments),
+        Verb::Keys(arguments) => commands::keys::run(arguments),
+        Verb::Logs(arguments) => commands::logs::run(arguments),
+        Verb::Shell(arguments) => commands::shell::run(arguments),
+        Verb::Top(arguments) => commands::top::run(arguments),
         Verb::Completions(arguments) => commands::completions::run(arguments),
     }
 }

@@ -24,7 +24,7 @@ use crate::refused::{Refused, Step};
 use crate::spawner::handle::{Again, Spawner, Spawners};
 use crate::spawner::wire::{Outgoing, Request};
 use crate::spec::{Limits, Network, SandboxId, Spec, Storage};
-use crate::state::{Ended, Found, Running, Usage};
+use crate::state::{Ended, Found, LargestProcess, Running, Usage};
 use crate::storage::{Directories, Upper};
 use crate::{guest_line, guest_program};
 
@@ -213,6 +213,11 @@ impl Engine {
 
     pub fn usage(&self, id: &SandboxId) -> Result<Usage, Error> {
         self.house.usage(id)
+    }
+
+    /// Who held most memory when a running sandbox was last short of it.
+    pub fn largest_process(&self, id: &SandboxId) -> Option<LargestProcess> {
+        self.house.largest_process(id)
     }
 
     /// Every sandbox on disk, running or not. Those that run and are not held yet, because an earlier engine started

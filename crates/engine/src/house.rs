@@ -25,7 +25,7 @@ use crate::refused::{Refused, Step};
 use crate::spawner::handle::Spawners;
 use crate::spawner::wire::{Answer, Outgoing, Request};
 use crate::spec::{Network, SandboxId, Spec, Storage};
-use crate::state::{Ended, Running, Usage};
+use crate::state::{Ended, LargestProcess, Running, Usage};
 use crate::storage::{Store, Upper};
 
 pub struct House {
@@ -216,6 +216,10 @@ impl House {
         traces.extend(self.store.names()?);
         traces.extend(self.hierarchy.names().into_iter().filter_map(|name| name.parse().ok()));
         Ok(traces)
+    }
+
+    pub fn largest_process(&self, id: &SandboxId) -> Option<LargestProcess> {
+        self.memory.largest(id.as_str())
     }
 
     pub fn usage(&self, id: &SandboxId) -> Result<Usage, Error> {

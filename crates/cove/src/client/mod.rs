@@ -3,6 +3,7 @@
 //! `COVE_URL` says where, `COVE_API_KEY` who. On the machine of a server that was started without more ado neither is
 //! needed: the usual address is tried, and the first key is read from the data directory.
 
+pub mod conversation;
 pub mod sandbox;
 
 use std::future::Future;
@@ -152,11 +153,14 @@ pub fn query_string(pairs: &[(&str, &str)]) -> String {
 
 /// Runs a verb's requests. One thread: a verb waits for one answer at a time.
 pub fn block_on<T>(work: impl Future<Output = Result<T, Complaint>>) -> Result<T, Complaint> {
-    tokio::runtime::Builder::new_current_thread()
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Complaint::failed(format!("start a runtime: {error}")))?
-        .block_on(work)
+        .map_err(|error| Complaint::failed(format!("start a runtime: {error}")))?;
+    let done = runtime.block_on(work);
+    // A thread may still wait for the keyboard; it ends with the program.
+    runtime.shutdown_background();
+    done
 }
 
 fn is_loopback(url: &str) -> bool {

@@ -138,7 +138,7 @@ fn seconds(duration: Duration) -> Value {
     json!(duration.as_secs_f64().ceil() as u64)
 }
 
-fn parse_pair(text: &str) -> Result<(String, String), String> {
+pub fn parse_pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("no pair; write NAME=VALUE".into()),

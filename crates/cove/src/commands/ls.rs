@@ -2,7 +2,7 @@
 
 use clap::Args;
 use jiff::Timestamp;
-use reqwest::Method;
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::client::sandbox::Sandbox;
@@ -65,25 +65,30 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
 }
 
 async fn list(client: &Client, arguments: &Arguments) -> Result<Vec<Value>, Complaint> {
+    let labels = arguments.label.join(",");
+    let mut query: Vec<(&str, &str)> = Vec::new();
+    query.extend((!labels.is_empty()).then_some(("label", labels.as_str())));
+    query.extend(arguments.state.as_deref().map(|state| ("state", state)));
+    fetch(client, &query).await
+}
+
+/// All pages of the list.
+pub async fn fetch(client: &Client, query: &[(&str, &str)]) -> Result<Vec<Value>, Complaint> {
+    #[derive(Deserialize)]
+    struct Page {
+        items: Vec<Value>,
+        next_cursor: Option<String>,
+    }
     let mut all = Vec::new();
     let mut cursor: Option<String> = None;
     loop {
-        let mut query: Vec<(&str, &str)> = arguments.label.iter().map(|label| ("label", label.as_str())).collect();
-        query.extend(arguments.state.as_deref().map(|state| ("state", state)));
+        let mut query = query.to_vec();
         query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
-        let request = client.request(Method::GET, &format!("/sandboxes{}", query_string(&query)));
-        match client.read(client.send(request).await?).await? {
-            Value::Array(items) => return Ok(items),
-            Value::Object(mut page) => {
-                if let Some(Value::Array(items)) = page.remove("items") {
-                    all.extend(items);
-                }
-                match page.remove("next") {
-                    Some(Value::String(next)) => cursor = Some(next),
-                    _ => return Ok(all),
-                }
-            }
-            _ => return Ok(all),
+        let page: Page = client.get(&format!("/sandboxes{}", query_string(&query))).await?;
+        all.extend(page.items);
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            return Ok(all);
         }
     }
 }

@@ -2,10 +2,16 @@
 
 pub mod change;
 pub mod completions;
+pub mod cp;
 pub mod create;
 pub mod doctor;
+pub mod events;
+pub mod exec;
 pub mod explain;
+pub mod extend;
 pub mod inspect;
+pub mod keys;
+pub mod logs;
 pub mod ls;
 pub mod pause;
 pub mod redteam;
@@ -13,5 +19,7 @@ pub mod resume;
 pub mod rm;
 pub mod run;
 pub mod serve;
+pub mod shell;
 pub mod start;
 pub mod stop;
+pub mod top;

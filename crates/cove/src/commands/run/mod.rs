@@ -6,6 +6,7 @@
 mod arguments;
 mod connection;
 mod foreground;
+mod leftovers;
 mod sandbox;
 
 use std::io::{self, IsTerminal};
@@ -13,7 +14,8 @@ use std::path::Path;
 
 pub use arguments::Arguments;
 use connection::{CallError, call};
-use cove_engine::{Config, Engine, Spawning, Usage};
+use cove_engine::state::LargestProcess;
+use cove_engine::{Config, Engine, SandboxId, Spawning};
 use cove_protocol::process::{Command, OnDisconnect, Spec, Stdio, TerminalSize};
 use cove_protocol::{Failure, FailureKind, Request};
 use cove_sys::signal::Signals;
@@ -33,16 +35,19 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     let signals = Signals::block(&SIGNALS.map(|signal| signal.as_raw()))
         .map_err(|error| Complaint::engine(format!("block signals: {error}")))?;
     let data = Place::new(arguments.data.clone()).ephemeral(sandbox::files(arguments));
-    let engine = Engine::open(Config { data, spawning: Spawning::Inline, pool: 0 }).map_err(sandbox::complaint)?;
+    let config = Config { data: data.clone(), spawning: Spawning::Inline, pool: 0 };
+    let engine = Engine::open(config).map_err(sandbox::complaint)?;
     let running = engine.launch(&sandbox).map_err(sandbox::complaint)?;
 
     let outcome = make_workdir(&running.socket, arguments)
         .and_then(|()| Ok(Foreground::start(&running.socket, &signals, command, input, arguments.timeout)?.run()?));
-    let usage: Option<Usage> = None;
-    let destroyed = engine.destroy(&sandbox.id).map_err(sandbox::complaint);
+    let shortage = outcome.as_ref().ok().and_then(|outcome| Shortage::behind(outcome, &engine, &sandbox.id));
+    let removed = engine.destroy(&sandbox.id).map_err(sandbox::complaint);
+    let cleaned = leftovers::clean(engine, &data);
 
-    let code = report(arguments, outcome?, usage.as_ref())?;
-    destroyed?;
+    let code = report(arguments, outcome?, shortage.as_ref())?;
+    removed?;
+    cleaned?;
     Ok(code)
 }
 
@@ -107,17 +112,47 @@ fn make_workdir(socket: &Path, arguments: &Arguments) -> Result<(), Complaint> {
     ask(&Request::SetAttributes { path, user: as_root, mode: None, owner: Some(owner), group }).map(drop)
 }
 
+/// Memory ran out, as the host's account has it.
+struct Shortage {
+    peak: u64,
+    largest: Option<LargestProcess>,
+}
+
+impl Shortage {
+    /// Asked only where the end looks like one: the account costs a few reads that most runs can do without.
+    fn behind(outcome: &Outcome, engine: &Engine, id: &SandboxId) -> Option<Shortage> {
+        let suspicious = match outcome {
+            Outcome::Exited(exit) => exit.out_of_memory || exit.status() == KILLED,
+            Outcome::Lost(_) => true,
+            _ => false,
+        };
+        let usage = suspicious.then(|| engine.usage(id).ok()).flatten()?;
+        (usage.memory_kills > 0).then(|| Shortage { peak: usage.memory_peak, largest: engine.largest_process(id) })
+    }
+
+    fn tell(&self, arguments: &Arguments) {
+        let (peak, limit) = (show_size(self.peak.min(arguments.memory)), show_size(arguments.memory));
+        let largest = match &self.largest {
+            Some(process) => format!("; the largest process was {} with {}", process.name, show_size(process.memory)),
+            None => String::new(),
+        };
+        say(&format!("cove: out of memory: {peak} of {limit} used{largest}"));
+        let more = show_size(arguments.memory.saturating_mul(2)).replace(' ', "");
+        say(&format!("hint: --memory {}", more.trim_end_matches("iB")));
+    }
+}
+
+/// How a shell tells SIGKILL.
+const KILLED: i32 = 137;
+
 /// The exit code, and on stderr what a person would otherwise wonder about.
-fn report(arguments: &Arguments, outcome: Outcome, usage: Option<&Usage>) -> Result<u8, Complaint> {
+fn report(arguments: &Arguments, outcome: Outcome, shortage: Option<&Shortage>) -> Result<u8, Complaint> {
     let shell_code = |code: i32| u8::try_from(code & 0xff).unwrap_or(code::FAILED);
+    if let Some(shortage) = shortage {
+        shortage.tell(arguments);
+    }
     match outcome {
-        Outcome::Exited(exit) => {
-            let kills = usage.map_or(0, |usage| usage.memory_kills);
-            if exit.out_of_memory || (kills > 0 && exit.signal == Some(9)) {
-                tell_out_of_memory(arguments, usage);
-            }
-            Ok(shell_code(exit.status()))
-        }
+        Outcome::Exited(exit) => Ok(shell_code(exit.status())),
         Outcome::TimedOut => {
             let after = arguments.timeout.map(show_duration).unwrap_or_default();
             say(&format!("cove: ended after {after} (--timeout)"));
@@ -127,19 +162,9 @@ fn report(arguments: &Arguments, outcome: Outcome, usage: Option<&Usage>) -> Res
         // As the shell sees a program that SIGPIPE ended.
         Outcome::BrokenPipe => Ok(141),
         Outcome::Refused(failure) => Err(refused(arguments, &failure)),
-        Outcome::Lost(_) if usage.is_some_and(|usage| usage.memory_kills > 0) => {
-            tell_out_of_memory(arguments, usage);
-            Ok(137)
-        }
+        Outcome::Lost(_) if shortage.is_some() => Ok(shell_code(KILLED)),
         Outcome::Lost(why) => Err(Complaint::engine(format!("sandbox ended before its command: {why}"))),
     }
-}
-
-fn tell_out_of_memory(arguments: &Arguments, usage: Option<&Usage>) {
-    let limit = show_size(arguments.memory);
-    let peak = usage.map_or(arguments.memory, |usage| usage.memory_peak.min(arguments.memory));
-    say(&format!("cove: out of memory: {} of {limit} used", show_size(peak)));
-    say(&format!("hint: --memory {}", show_size(arguments.memory * 2).replace(" ", "").trim_end_matches("iB")));
 }
 
 fn refused(arguments: &Arguments, failure: &Failure) -> Complaint {

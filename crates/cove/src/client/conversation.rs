@@ -1,0 +1,245 @@
+//! A process of a sandbox over a WebSocket: what `exec`, `shell` and `logs` do once their flags are read.
+//!
+//! Input, output and signals each have a task of their own, so that a command that does not read its input still shows
+//! its output. Signals travel as requests beside the socket: the socket may be stuffed with that input.
+
+use std::io::{self, Write};
+
+use futures::{SinkExt, StreamExt};
+use reqwest::Method;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::{Error as SocketError, Message};
+
+use super::Client;
+use super::sandbox::path;
+use crate::complaint::{Complaint, code};
+use crate::terminal::{self, Raw};
+
+/// What the person's side brings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Input {
+    Closed,
+    Forwarded,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// The process has ended.
+    Exit,
+    /// So many bytes have been shown.
+    Bytes(u64),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Word {
+    Started { pid: u32 },
+    Lost { bytes: u64 },
+    Exited { exit: Exit },
+    Error { code: String, message: String },
+}
+
+#[derive(Debug, Deserialize)]
+struct Exit {
+    status: i32,
+    #[serde(default)]
+    timed_out: bool,
+    #[serde(default)]
+    out_of_memory: bool,
+}
+
+/// Opens the stream with `opening` and stays until the end. The code is the command's own.
+pub async fn converse(
+    client: &Client,
+    sandbox: &str,
+    opening: Value,
+    input: Input,
+    until: Until,
+) -> Result<u8, Complaint> {
+    let socket = connect(client, &format!("{}/exec/stream", path(sandbox)?)).await?;
+    let with_terminal = opening.pointer("/start/terminal").is_some();
+    let (mut to, mut from) = socket.split();
+    let (queue, mut queued) = mpsc::channel::<Message>(4);
+    tokio::spawn(async move {
+        while let Some(message) = queued.recv().await {
+            if to.send(message).await.is_err() {
+                return;
+            }
+        }
+    });
+    let lost = || Complaint::failed("the connection to the server was lost").with_code(code::ENGINE);
+    queue.send(text(&opening)).await.map_err(|_| lost())?;
+
+    let _raw = if with_terminal { Some(Raw::enter()?) } else { None };
+    let mut signals = Signals::new()?;
+    let (mut pid, mut shown, mut interrupted) = (None, 0u64, false);
+    let mut input = Some(input);
+    loop {
+        tokio::select! {
+            message = from.next() => match message {
+                Some(Ok(Message::Binary(bytes))) => {
+                    let Some((&stream, bytes)) = bytes.split_first() else { continue };
+                    shown += bytes.len() as u64;
+                    if let Err(error) = show(stream, bytes) {
+                        if error.kind() == io::ErrorKind::BrokenPipe {
+                            // As SIGPIPE would, had the command written to the pipe itself.
+                            pass_on(client, sandbox, pid, 13).await;
+                            return Ok(141);
+                        }
+                        return Err(error.into());
+                    }
+                    if matches!(until, Until::Bytes(wanted) if shown >= wanted) {
+                        return Ok(0);
+                    }
+                }
+                Some(Ok(Message::Text(word))) => match parse(&word)? {
+                    Word::Started { pid: started } => {
+                        pid = Some(started);
+                        match input.take() {
+                            Some(Input::Forwarded) => feed(queue.clone()),
+                            Some(Input::Closed) if !with_terminal => {
+                                queue.send(text(&json!({ "type": "end_input" }))).await.map_err(|_| lost())?;
+                            }
+                            _ => {}
+                        }
+                    }
+                    Word::Lost { bytes } => crate::render::say(&format!("cove: {bytes} bytes of output are no longer kept")),
+                    Word::Exited { exit } => return Ok(report(&exit)),
+                    Word::Error { code, message } => return Err(refused(&code, &message)),
+                },
+                Some(Ok(Message::Close(_))) | None => return Err(lost()),
+                Some(Ok(_)) => {}
+                Some(Err(_)) => return Err(lost()),
+            },
+            number = signals.next() => match number {
+                SIGWINCH => if let (true, Some(size)) = (with_terminal, terminal::size()) {
+                    // A queue that is full has newer things to say than a size.
+                    let resize = json!({ "type": "resize", "rows": size.rows, "columns": size.columns });
+                    let _ = queue.try_send(text(&resize));
+                },
+                number => {
+                    pass_on(client, sandbox, pid, number).await;
+                    if interrupted || number == SIGHUP {
+                        return u8::try_from(128 + number).map_err(|_| lost());
+                    }
+                    interrupted = number == SIGINT;
+                }
+            },
+        }
+    }
+}
+
+const SIGHUP: i32 = 1;
+const SIGINT: i32 = 2;
+const SIGWINCH: i32 = 28;
+
+struct Signals(Vec<(i32, Signal)>);
+
+impl Signals {
+    fn new() -> io::Result<Signals> {
+        let numbers = [SIGHUP, SIGINT, 3, 15, SIGWINCH];
+        let open = |number| Ok((number, signal(SignalKind::from_raw(number))?));
+        numbers.into_iter().map(open).collect::<io::Result<_>>().map(Signals)
+    }
+
+    async fn next(&mut self) -> i32 {
+        let waits = self.0.iter_mut().map(|(number, signal)| {
+            Box::pin(async move {
+                signal.recv().await;
+                *number
+            })
+        });
+        futures::future::select_all(waits).await.0
+    }
+}
+
+type Socket = tokio_tungstenite::WebSocketStream<tokio_tungstenite::MaybeTlsStream<tokio::net::TcpStream>>;
+
+async fn connect(client: &Client, path: &str) -> Result<Socket, Complaint> {
+    let url = format!("{}/api{path}", client.url.replacen("http", "ws", 1));
+    let mut request = url.into_client_request().map_err(|error| Complaint::usage(format!("COVE_URL: {error}")))?;
+    if let Some(key) = &client.key {
+        let value = format!("Bearer {key}").parse().map_err(|_| Complaint::usage("COVE_API_KEY holds no key"))?;
+        request.headers_mut().insert("authorization", value);
+    }
+    match tokio_tungstenite::connect_async(request).await {
+        Ok((socket, _)) => Ok(socket),
+        // The server's own words come with a plain request: it answers the same.
+        Err(SocketError::Http(_)) => match client.send(client.request(Method::GET, path)).await {
+            Err(complaint) => Err(complaint),
+            Ok(response) => Err(Complaint::failed(format!("the server answered {} to a WebSocket", response.status()))),
+        },
+        Err(error) => Err(Complaint::failed(format!("no server answers at {}: {error}", client.url))
+            .hint("start one with `cove serve`, or set COVE_URL to where yours is")),
+    }
+}
+
+/// Reads standard input on a thread that nobody waits for: it ends with the program.
+fn feed(queue: mpsc::Sender<Message>) {
+    tokio::spawn(async move {
+        let mut stdin = tokio::io::stdin();
+        let mut buffer = vec![0u8; 32 << 10];
+        loop {
+            let message = match stdin.read(&mut buffer).await {
+                Ok(count @ 1..) => Message::Binary(buffer[..count].to_vec().into()),
+                Ok(0) | Err(_) => text(&json!({ "type": "end_input" })),
+            };
+            let ended = matches!(message, Message::Text(_));
+            if queue.send(message).await.is_err() || ended {
+                return;
+            }
+        }
+    });
+}
+
+async fn pass_on(client: &Client, sandbox: &str, pid: Option<u32>, signal: i32) {
+    let (Some(pid), Ok(path)) = (pid, path(sandbox)) else { return };
+    let request = client.request(Method::POST, &format!("{path}/processes/{pid}/signal"));
+    // A process that has ended meanwhile needs no signal.
+    let _ = client.send(request.json(&json!({ "signal": signal, "group": true }))).await;
+}
+
+fn show(stream: u8, bytes: &[u8]) -> io::Result<()> {
+    if stream == 2 {
+        return io::stderr().lock().write_all(bytes);
+    }
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(bytes)?;
+    stdout.flush()
+}
+
+fn report(exit: &Exit) -> u8 {
+    if exit.timed_out {
+        crate::render::say("cove: ended by --timeout");
+        return code::TIMED_OUT;
+    }
+    if exit.out_of_memory {
+        crate::render::say("cove: out of memory\nhint: cove explain tells how much there was");
+    }
+    u8::try_from(exit.status & 0xff).unwrap_or(code::FAILED)
+}
+
+fn refused(kind: &str, message: &str) -> Complaint {
+    let complaint = Complaint::engine(message);
+    match kind {
+        _ if !message.starts_with("run ") => complaint,
+        "not_found" => complaint.with_code(code::NOT_FOUND),
+        _ => complaint.with_code(code::NOT_EXECUTABLE),
+    }
+}
+
+fn parse(word: &str) -> Result<Word, Complaint> {
+    serde_json::from_str(word).map_err(|error| {
+        Complaint::failed(format!("the server said what was not expected: {error}"))
+            .hint("is it of the same version as this program?")
+    })
+}
+
+fn text(value: &Value) -> Message {
+    Message::Text(value.to_string().into())
+}

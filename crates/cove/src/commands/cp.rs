@@ -1,0 +1,248 @@
+//! `cove cp`: files and folders into a sandbox and out of it.
+//!
+//! Into it a folder travels as one tar stream. Out of it every file is fetched by name: what a sandbox says is not to be
+//! trusted, and an archive of its making could hold devices, set-uid programs, or paths that lead elsewhere.
+
+use std::io::Write;
+use std::path::{Component, Path, PathBuf};
+use std::process::Stdio;
+
+use clap::Args;
+use futures::StreamExt;
+use reqwest::{Body, Method};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::io::AsyncReadExt;
+
+use crate::client::sandbox::path as sandbox_path;
+use crate::client::{Client, block_on, query_string};
+use crate::complaint::Complaint;
+
+/// Copy files and folders into a sandbox and out of it
+///
+/// One side is SANDBOX:PATH, the other a path here, or `-` for standard input or output. A relative path inside is below the
+/// user's home.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  cove cp ./report.csv box:/home/user/
+  cove cp ./project box:work
+  cove cp box:/tmp/result.json .
+  cove cp box:/tmp/log - | grep error")]
+pub struct Arguments {
+    /// What to copy
+    from: String,
+    /// Where to
+    to: String,
+    /// Whose rights count inside
+    #[arg(short, long, value_name = "USER")]
+    user: Option<String>,
+}
+
+enum Side<'a> {
+    Here(&'a str),
+    Inside { sandbox: &'a str, path: &'a str },
+}
+
+/// `./a:b` is here; `box:a` is inside.
+fn side(text: &str) -> Side<'_> {
+    match text.split_once(':') {
+        Some((sandbox, path)) if !sandbox.is_empty() && !sandbox.contains('/') => Side::Inside { sandbox, path },
+        _ => Side::Here(text),
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Entry {
+    path: String,
+    kind: String,
+    mode: String,
+    target: Option<String>,
+}
+
+pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
+    let hint = "write SANDBOX:PATH on one side, for example: cove cp ./f box:/tmp/";
+    let client = Client::from_environment()?;
+    let user = arguments.user.as_deref();
+    match (side(&arguments.from), side(&arguments.to)) {
+        (Side::Here(from), Side::Inside { sandbox, path }) => {
+            let inside = Inside { client: &client, sandbox, user };
+            block_on(inside.put(from, path))?;
+        }
+        (Side::Inside { sandbox, path }, Side::Here(to)) => {
+            let inside = Inside { client: &client, sandbox, user };
+            block_on(inside.get(path, to))?;
+        }
+        (Side::Here(_), Side::Here(_)) => return Err(Complaint::usage("neither side is in a sandbox").hint(hint)),
+        _ => return Err(Complaint::usage("both sides are in a sandbox").hint("copy to here first, then from here")),
+    }
+    Ok(0)
+}
+
+struct Inside<'a> {
+    client: &'a Client,
+    sandbox: &'a str,
+    user: Option<&'a str>,
+}
+
+impl Inside<'_> {
+    fn call(&self, what: &str, pairs: &[(&str, &str)]) -> Result<String, Complaint> {
+        let mut pairs = pairs.to_vec();
+        pairs.extend(self.user.map(|user| ("user", user)));
+        Ok(format!("{}/files{what}{}", sandbox_path(self.sandbox)?, query_string(&pairs)))
+    }
+
+    async fn is_directory(&self, path: &str) -> Result<bool, Complaint> {
+        let found: Result<Entry, _> = self.client.get(&self.call("/stat", &[("path", path)])?).await;
+        Ok(found.is_ok_and(|entry| entry.kind == "directory"))
+    }
+
+    async fn put(&self, from: &str, to: &str) -> Result<(), Complaint> {
+        if from == "-" {
+            return self.put_bytes(tokio::io::stdin(), to).await;
+        }
+        let local = Path::new(from);
+        let known = std::fs::metadata(local).map_err(|error| Complaint::failed(format!("{from}: {error}")))?;
+        // Into a folder that is there under its own name, as cp does.
+        let target = match std::path::absolute(local)?.file_name().and_then(|name| name.to_str()) {
+            Some(name) if to.is_empty() || to.ends_with('/') || self.is_directory(to).await? => {
+                format!("{}{}{name}", to, if to.is_empty() || to.ends_with('/') { "" } else { "/" })
+            }
+            _ => to.to_owned(),
+        };
+        if known.is_dir() {
+            return self.put_folder(local, &target).await;
+        }
+        let file = tokio::fs::File::open(local).await.map_err(|error| Complaint::failed(format!("{from}: {error}")))?;
+        self.put_bytes(file, &target).await
+    }
+
+    async fn put_bytes(&self, source: impl AsyncReadExt + Unpin + Send + 'static, to: &str) -> Result<(), Complaint> {
+        let request = self.client.request(Method::PUT, &self.call("/content", &[("path", to), ("parents", "true")])?);
+        self.client.send(request.body(stream_of(source))).await.map(drop)
+    }
+
+    async fn put_folder(&self, from: &Path, to: &str) -> Result<(), Complaint> {
+        let body = json!({ "path": to, "user": self.user });
+        let made = self.client.request(Method::POST, &format!("{}/files/directory", sandbox_path(self.sandbox)?));
+        self.client.send(made.json(&body)).await?;
+        let mut tar = tokio::process::Command::new("tar")
+            .arg("-C")
+            .arg(from)
+            .args(["--format=pax", "-cf", "-", "."])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| Complaint::failed(format!("start tar: {error}")).hint("apt-get install tar"))?;
+        let packed = tar.stdout.take().ok_or_else(|| Complaint::failed("tar has no output"))?;
+        let request = self.client.request(Method::PUT, &self.call("/tar", &[("path", to)])?);
+        let sent = self.client.send(request.body(stream_of(packed))).await.map(drop);
+        let status = tar.wait().await?;
+        sent?;
+        if status.success() { Ok(()) } else { Err(Complaint::failed(format!("tar of {}: {status}", from.display()))) }
+    }
+
+    async fn get(&self, from: &str, to: &str) -> Result<(), Complaint> {
+        if to == "-" {
+            return self.get_bytes(from, &mut std::io::stdout().lock()).await;
+        }
+        let name = Path::new(from).file_name().and_then(|name| name.to_str()).unwrap_or("files");
+        let local = PathBuf::from(to);
+        let local = if local.is_dir() { local.join(name) } else { local };
+        if self.is_directory(from).await? {
+            return self.get_folder(from, &local).await;
+        }
+        let mut file = std::fs::File::create(&local)
+            .map_err(|error| Complaint::failed(format!("make {}: {error}", local.display())))?;
+        self.get_bytes(from, &mut file).await
+    }
+
+    async fn get_bytes(&self, from: &str, to: &mut impl Write) -> Result<(), Complaint> {
+        let request = self.client.request(Method::GET, &self.call("/content", &[("path", from)])?);
+        let mut stream = self.client.send(request).await?.bytes_stream();
+        while let Some(chunk) = stream.next().await {
+            let chunk = chunk.map_err(|error| Complaint::failed(format!("{from} broke off: {error}")))?;
+            to.write_all(&chunk)?;
+        }
+        to.flush()?;
+        Ok(())
+    }
+
+    /// Folders and files as they are listed; links last, so that no file is ever written through one.
+    async fn get_folder(&self, from: &str, to: &Path) -> Result<(), Complaint> {
+        const DEEPEST: &str = "64";
+        let entries: Vec<Entry> = self.client.get(&self.call("", &[("path", from), ("depth", DEEPEST)])?).await?;
+        let root: Entry = self.client.get(&self.call("/stat", &[("path", from)])?).await?;
+        std::fs::create_dir_all(to).map_err(|error| Complaint::failed(format!("make {}: {error}", to.display())))?;
+        let mut links = Vec::new();
+        for entry in &entries {
+            let Some(relative) = below(&root.path, &entry.path) else { continue };
+            let local = to.join(relative);
+            match entry.kind.as_str() {
+                "directory" => std::fs::create_dir_all(&local)?,
+                "file" => {
+                    if let Some(parent) = local.parent() {
+                        std::fs::create_dir_all(parent)?;
+                    }
+                    let mut file = std::fs::File::create(&local)?;
+                    self.get_bytes(&entry.path, &mut file).await?;
+                    set_mode(&file, &entry.mode)?;
+                }
+                "symlink" => links.extend(entry.target.as_ref().map(|target| (local, target))),
+                _ => crate::render::say(&format!("cove: {} is no file, folder or link: left out", entry.path)),
+            }
+        }
+        for (local, target) in links {
+            std::os::unix::fs::symlink(target, &local)
+                .map_err(|error| Complaint::failed(format!("make the link {}: {error}", local.display())))?;
+        }
+        Ok(())
+    }
+}
+
+/// The rest of a path below its root; nothing for one that leads elsewhere, whatever the sandbox says.
+fn below<'a>(root: &str, path: &'a str) -> Option<&'a Path> {
+    let rest = Path::new(path).strip_prefix(root).ok()?;
+    let plain = rest.components().all(|part| matches!(part, Component::Normal(_)));
+    (plain && rest.components().next().is_some()).then_some(rest)
+}
+
+/// Read, write and execute; never set-uid, whatever the sandbox says.
+fn set_mode(file: &std::fs::File, octal: &str) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = u32::from_str_radix(octal.trim_start_matches("0o"), 8).unwrap_or(0o644) & 0o777;
+    file.set_permissions(std::fs::Permissions::from_mode(mode))
+}
+
+/// A reader as a request's body, a piece at a time.
+fn stream_of(source: impl AsyncReadExt + Unpin + Send + 'static) -> Body {
+    Body::wrap_stream(futures::stream::try_unfold(source, |mut source| async move {
+        let mut piece = vec![0u8; 128 << 10];
+        let count = source.read(&mut piece).await?;
+        piece.truncate(count);
+        Ok::<_, std::io::Error>(if count == 0 { None } else { Some((piece, source)) })
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_of_the_sandboxs_making_cannot_lead_outside() {
+        assert_eq!(below("/w", "/w/a/b"), Some(Path::new("a/b")));
+        for path in ["/w", "/w/", "/etc/passwd", "/w/../etc/passwd", "/w/a/../../x", "a/b", "/wx/a"] {
+            assert_eq!(below("/w", path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_side_with_a_name_before_the_colon_is_inside() {
+        assert!(matches!(side("box:/tmp"), Side::Inside { sandbox: "box", path: "/tmp" }));
+        assert!(matches!(side("box:"), Side::Inside { path: "", .. }));
+        for text in ["./a:b", "/tmp/x", "-", "a", ":x", "dir/f:x"] {
+            assert!(matches!(side(text), Side::Here(_)), "{text}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! `cove events`.
+
+use clap::Args;
+use futures::StreamExt;
+use reqwest::Method;
+use serde_json::Value;
+
+use crate::client::{Client, block_on, query_string};
+use crate::complaint::Complaint;
+use crate::render::{print, print_json};
+
+/// Show what has happened to sandboxes
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Go on, and show what happens from now on
+    #[arg(short, long)]
+    follow: bool,
+    /// Only of this sandbox, by name or id
+    #[arg(long, value_name = "SANDBOX")]
+    sandbox: Option<String>,
+    /// Print JSON, one event on each line with --follow
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
+    let client = Client::from_environment()?;
+    block_on(async {
+        let id = match &arguments.sandbox {
+            Some(sandbox) => client.sandbox(sandbox).await?.get("id").and_then(Value::as_str).map(str::to_owned),
+            None => None,
+        };
+        let query = query_string(&id.as_deref().map(|id| ("sandbox", id)).into_iter().collect::<Vec<_>>());
+        if arguments.follow {
+            return follow(&client, &query, arguments.json).await;
+        }
+        let events: Vec<Value> = client.get(&format!("/events{query}")).await?;
+        if arguments.json {
+            print_json(&events)?;
+        } else {
+            events.iter().try_for_each(|event| print(&line(event)))?;
+        }
+        Ok(0)
+    })
+}
+
+/// Server-sent events: lines of `data: …`, an empty line after each.
+async fn follow(client: &Client, query: &str, as_json: bool) -> Result<u8, Complaint> {
+    let request = client.request(Method::GET, &format!("/events/follow{query}")).header("accept", "text/event-stream");
+    let mut stream = client.send(request).await?.bytes_stream();
+    let mut pending = String::new();
+    while let Some(chunk) = stream.next().await {
+        let chunk = chunk.map_err(|error| Complaint::failed(format!("the server went away: {error}")))?;
+        pending.push_str(&String::from_utf8_lossy(&chunk));
+        while let Some(end) = pending.find('\n') {
+            let one: String = pending.drain(..=end).collect();
+            let Some(data) = one.trim_end().strip_prefix("data:") else { continue };
+            match serde_json::from_str(data.trim()) {
+                Ok(Value::Array(events)) => events.iter().try_for_each(|event| tell(event, as_json))?,
+                Ok(event) => tell(&event, as_json)?,
+                Err(error) => return Err(Complaint::failed(format!("an event that is no JSON: {error}"))),
+            }
+        }
+    }
+    Ok(0)
+}
+
+fn tell(event: &Value, as_json: bool) -> Result<(), Complaint> {
+    if as_json { print(&event.to_string()) } else { print(&line(event)) }
+}
+
+/// When, which, what, why.
+fn line(event: &Value) -> String {
+    let word = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let at = word("/at").split('.').next().unwrap_or_default().trim_end_matches('Z').replace('T', " ");
+    let who = Some(word("/data/name")).filter(|name| !name.is_empty()).unwrap_or(word("/sandbox"));
+    format!("{at}  {who:<20}  {:<18}  {}", word("/kind"), word("/data/cause/message")).trim_end().to_owned()
+}

@@ -1,0 +1,94 @@
+//! `cove exec`.
+
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use crate::client::conversation::{Input, Until, converse};
+use crate::client::{Client, block_on};
+use crate::complaint::Complaint;
+use crate::quantity::parse_duration;
+use crate::terminal;
+
+/// Run a command in a sandbox
+///
+/// Its output, its input and its exit code are the command's own, as with `cove run`.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Let the command read the keyboard. A pipe or a file on standard input is always passed on
+    #[arg(short, long)]
+    interactive: bool,
+    /// Give the command a terminal
+    #[arg(short, long)]
+    tty: bool,
+    /// Set a variable; can be said several times
+    #[arg(short, long, value_name = "NAME=VALUE", value_parser = super::create::parse_pair)]
+    env: Vec<(String, String)>,
+    /// Start in this directory
+    #[arg(short, long, value_name = "DIR")]
+    workdir: Option<String>,
+    /// Run as this user
+    #[arg(short, long, value_name = "USER")]
+    user: Option<String>,
+    /// End the command after this time, with exit code 124
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    timeout: Option<Duration>,
+    /// Start it, print its process number and leave it running
+    #[arg(short, long, conflicts_with_all = ["interactive", "tty"])]
+    detach: bool,
+    /// A name to find the process by later, with `cove logs`
+    #[arg(long, value_name = "NAME")]
+    tag: Option<String>,
+
+    /// The sandbox's name or id
+    sandbox: String,
+    /// The command and its arguments
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, required = true)]
+    command: Vec<String>,
+}
+
+pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
+    if arguments.tty && !io::stdin().is_terminal() {
+        return Err(Complaint::usage("-t needs a terminal, and standard input is none")
+            .hint("leave out -t; a pipe on standard input reaches the command without it"));
+    }
+    let client = Client::from_environment()?;
+    let mut start = start(arguments);
+    if arguments.detach {
+        start.insert("background".into(), json!(true));
+        let path = format!("{}/exec", crate::client::sandbox::path(&arguments.sandbox)?);
+        let started: Value = block_on(client.post(&path, &start))?;
+        crate::render::print(&started["pid"].to_string())?;
+        return Ok(0);
+    }
+    if arguments.tty {
+        let size = terminal::size();
+        let (rows, columns) = size.map_or((24, 80), |size| (size.rows, size.columns));
+        start.insert("terminal".into(), json!({ "rows": rows, "columns": columns }));
+    }
+    let forwarded = arguments.interactive || !io::stdin().is_terminal();
+    let input = if forwarded { Input::Forwarded } else { Input::Closed };
+    block_on(converse(&client, &arguments.sandbox, json!({ "start": start }), input, Until::Exit))
+}
+
+fn start(arguments: &Arguments) -> Map<String, Value> {
+    let mut env: Map<_, _> = arguments.env.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+    if arguments.tty {
+        for name in ["TERM", "COLORTERM"] {
+            if let Ok(value) = std::env::var(name) {
+                env.entry(name).or_insert(json!(value));
+            }
+        }
+    }
+    let fields = [
+        ("command", Some(json!(arguments.command))),
+        ("env", Some(Value::Object(env))),
+        ("cwd", arguments.workdir.as_ref().map(|path| json!(path))),
+        ("user", arguments.user.as_ref().map(|user| json!(user))),
+        ("tag", arguments.tag.as_ref().map(|tag| json!(tag))),
+        ("timeout_seconds", arguments.timeout.map(|timeout| json!(timeout.as_secs_f64()))),
+    ];
+    fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+}

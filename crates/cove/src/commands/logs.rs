@@ -1,0 +1,59 @@
+//! `cove logs`: what a process of a sandbox has said.
+
+use clap::Args;
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::client::conversation::{Input, Until, converse};
+use crate::client::sandbox::path;
+use crate::client::{Client, block_on};
+use crate::complaint::Complaint;
+
+/// Show what a process of a sandbox has said
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Go on until it ends
+    #[arg(short, long)]
+    follow: bool,
+    /// The sandbox's name or id
+    sandbox: String,
+    /// Its number or tag; the one that was started last otherwise
+    process: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Process {
+    pid: u32,
+    tag: Option<String>,
+    started_at: jiff::Timestamp,
+    exit: Option<serde_json::Value>,
+    output_start: u64,
+    output_end: u64,
+}
+
+pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
+    let client = Client::from_environment()?;
+    block_on(async {
+        let mut all: Vec<Process> = client.get(&format!("{}/processes", path(&arguments.sandbox)?)).await?;
+        all.sort_by_key(|process| process.started_at);
+        let called = |process: &Process| match &arguments.process {
+            Some(name) => process.pid.to_string() == *name || process.tag.as_deref() == Some(name),
+            None => true,
+        };
+        let Some(process) = all.iter().rev().find(|process| called(process)) else {
+            return Err(match &arguments.process {
+                Some(name) => Complaint::failed(format!("there is no process `{name}` in {}", arguments.sandbox)),
+                None => Complaint::failed(format!("nothing has been started in {}", arguments.sandbox)),
+            });
+        };
+        let kept = process.output_end - process.output_start.min(process.output_end);
+        let until = if arguments.follow || process.exit.is_some() { Until::Exit } else { Until::Bytes(kept) };
+        if until == Until::Bytes(0) {
+            return Ok(0);
+        }
+        let opening = json!({ "attach": { "pid": process.pid, "from": process.output_start } });
+        converse(&client, &arguments.sandbox, opening, Input::Closed, until).await?;
+        // The verb succeeded, whatever became of the process.
+        Ok(0)
+    })
+}
