@@ -21,6 +21,12 @@ SDK = tuple(int(part) for part in re.findall(r"\d+", importlib.metadata.version(
 needs_newest_sdk = pytest.mark.skipif(SDK < (0, 220), reason="this SDK has no such call")
 
 
+def printed(answer):
+    """What a command printed. The oldest SDK takes the last line's end away itself."""
+    text = answer.result
+    return text if SDK >= (0, 190) or not text else text + "\n"
+
+
 def wait_for(condition, seconds=15, what="the condition"):
     """Polls until `condition()` is true; a bounded wait, never a fixed sleep."""
     end = time.monotonic() + seconds

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from conftest import printed
 from daytona import AsyncDaytona, PtySize, SessionExecuteRequest
 
 
@@ -10,8 +11,8 @@ async def test_from_the_first_call_to_the_last(server):
     async with AsyncDaytona() as daytona:
         sandbox = await daytona.create()
         try:
-            assert (await sandbox.process.exec("echo hello")).result == "hello\n"
-            assert (await sandbox.process.code_run("print(6 * 7)")).result == "42\n"
+            assert printed(await sandbox.process.exec("echo hello")) == "hello\n"
+            assert printed(await sandbox.process.code_run("print(6 * 7)")) == "42\n"
             await sandbox.fs.upload_file(b"bytes", "in/a.txt")
             assert await sandbox.fs.download_file("in/a.txt") == b"bytes"
             assert [entry.name for entry in await sandbox.fs.list_files("in")] == ["a.txt"]
@@ -52,6 +53,6 @@ async def test_many_at_once(server):
         made = await asyncio.gather(*[daytona.create() for _ in range(5)])
         try:
             answers = await asyncio.gather(*[one.process.exec(f"echo {number}") for number, one in enumerate(made)])
-            assert [answer.result for answer in answers] == [f"{number}\n" for number in range(5)]
+            assert [printed(answer) for answer in answers] == [f"{number}\n" for number in range(5)]
         finally:
             await asyncio.gather(*[daytona.delete(one) for one in made])

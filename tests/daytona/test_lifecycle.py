@@ -1,7 +1,7 @@
 """A sandbox is made, found, changed, put away, and gone."""
 
 import pytest
-from conftest import SDK, needs_newest_sdk, state
+from conftest import SDK, needs_newest_sdk, printed, state
 from daytona import CreateSandboxFromImageParams, CreateSandboxFromSnapshotParams, Resources
 
 
@@ -104,7 +104,7 @@ def test_what_is_asked_for_at_creation_is_there(daytona):
         )
     )
     try:
-        assert made.process.exec("echo $COLOUR").result == "green\n"
+        assert printed(made.process.exec("echo $COLOUR")) == "green\n"
         assert (made.auto_stop_interval, made.auto_delete_interval, made.public) == (0, 60, True)
     finally:
         daytona.delete(made)

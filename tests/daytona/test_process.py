@@ -1,21 +1,22 @@
 """Commands and programs: what they print, how they end, what they are given."""
 
 import pytest
-from conftest import SDK
+from conftest import SDK, printed
 
 
 def test_output_and_exit_code(sandbox):
     done = sandbox.process.exec("echo out; echo err >&2; exit 42")
-    assert (done.exit_code, done.result) == (42, "out\nerr\n")
+    assert (done.exit_code, printed(done)) == (42, "out\nerr\n")
 
 
 def test_directory_environment_and_heredoc(sandbox):
     done = sandbox.process.exec("pwd; echo $A-$B; cat <<END\nheld\nEND", cwd="/tmp", env={"A": "1", "B": "2"})
-    assert done.result == "/tmp\n1-2\nheld\n"
+    assert printed(done) == "/tmp\n1-2\nheld\n"
     # What the caller sets is not overwritten by a profile.
     assert sandbox.process.exec("echo $PATH", env={"PATH": "/usr/bin:/bin:/mine"}).result.strip().endswith("/mine")
 
 
+@pytest.mark.skipif(SDK < (0, 190), reason="this SDK puts the command into an argument itself")
 def test_a_command_longer_than_an_argument_may_be(sandbox):
     text = "x" * 300_000
     done = sandbox.process.exec(f"cat >/dev/null; echo '{text}' | wc -c")
@@ -31,7 +32,7 @@ def test_a_command_that_takes_too_long_is_ended(sandbox):
 def test_what_is_left_in_the_background_goes_on(sandbox):
     sandbox.process.exec("(sleep 0.3; echo late > /tmp/late) > /dev/null 2>&1 &")
     done = sandbox.process.exec("for i in $(seq 100); do [ -e /tmp/late ] && break; sleep 0.1; done; cat /tmp/late")
-    assert done.result == "late\n"
+    assert printed(done) == "late\n"
 
 
 def test_an_empty_command_and_a_bad_name_are_refused(server, sandbox):
