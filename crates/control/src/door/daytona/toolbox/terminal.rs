@@ -5,6 +5,7 @@
 //! clients may be attached and a server that restarts finds it again.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Path, Query};
@@ -31,6 +32,9 @@ const TAG: &str = "daytona-pty:";
 const MOST_PER_SANDBOX: usize = 1000;
 const DEFAULT_SIZE: TerminalSize = TerminalSize { rows: 24, columns: 80 };
 const SIGKILL: i32 = 9;
+
+/// What a client typed before it left may take so long to reach a shell that is busy.
+const FLUSH_WITHIN: Duration = Duration::from_secs(5);
 
 /// An interactive login shell: bash where the template has it.
 const SHELL: &str = "if command -v bash >/dev/null; then exec bash -i -l; fi; exec sh -i -l";
@@ -192,7 +196,7 @@ async fn connect(
             Err(problem) => Err(problem),
         };
         match attached {
-            Ok((_, operation)) => converse(socket, operation, goodbye).await,
+            Ok((_, operation)) => converse(machine, id, socket, operation, goodbye).await,
             Err(problem) => {
                 let error = format!("Failed to connect to PTY session: {}", problem.message);
                 websocket::text(
@@ -219,9 +223,10 @@ async fn create_and_connect(
             Some(decoded.ok_or_else(|| Problem::bad_request("the environment in the subprotocol is not JSON"))?);
     }
     // Before the upgrade, where a refusal is still a status.
+    let id = wanted.id.clone();
     let operation = start(&machine, wanted).await?;
     let goodbye = Goodbye::wanted(&headers);
-    Ok(websocket::choose(upgrade, &headers).on_upgrade(move |socket| converse(socket, operation, goodbye)))
+    Ok(websocket::choose(upgrade, &headers).on_upgrade(move |socket| converse(machine, id, socket, operation, goodbye)))
 }
 
 /// Whether the end is told in a message as well as in the close.
@@ -239,13 +244,17 @@ impl Goodbye {
     }
 }
 
-async fn converse(mut socket: WebSocket, operation: Operation, goodbye: Goodbye) {
+/// What is typed goes by a connection of its own, whose end is acknowledged: a client that types and leaves at once has
+/// typed all the same.
+async fn converse(machine: Machine, id: String, mut socket: WebSocket, operation: Operation, goodbye: Goodbye) {
     if !websocket::text(&mut socket, json!({ "type": "control", "status": "connected" }).to_string()).await {
         return;
     }
     let (mut to_client, mut from_client) = socket.split();
-    let (mut from_guest, mut to_guest) = operation.split();
+    let (mut from_guest, _) = operation.split();
     let typing = async {
+        let process = Selector::Tag(format!("{TAG}{id}"));
+        let Ok(mut input) = machine.guest.send(&Request::Input { process }).await else { return };
         while let Some(Ok(message)) = from_client.next().await {
             let typed = match message {
                 Message::Binary(bytes) => bytes,
@@ -253,9 +262,12 @@ async fn converse(mut socket: WebSocket, operation: Operation, goodbye: Goodbye)
                 Message::Ping(_) | Message::Pong(_) => continue,
                 Message::Close(_) => break,
             };
-            if to_guest.stdin(&typed).await.is_err() {
-                break;
+            if input.to.stdin(&typed).await.is_err() {
+                return;
             }
+        }
+        if input.to.end().await.is_ok() {
+            let _ = tokio::time::timeout(FLUSH_WITHIN, input.reply()).await;
         }
     };
     let showing = async {
