@@ -181,3 +181,22 @@ def test_history_is_told(server, sandbox, remote):
         ("aside", "Seed", "seed@example.com"),
         ("first", "Seed", "seed@example.com"),
     ]
+
+
+def test_the_native_api_has_the_same_git_and_a_diff(server, sandbox, remote):
+    base = f"/api/sandboxes/{sandbox.id}/git"
+    body = {"url": remote, "path": "native", "username": "ada", "password": PASSWORD}
+    assert server.ask("POST", f"{base}/clone", server.key, body) == (204, None)
+    sandbox.process.exec("echo changed > a.txt", cwd="native")
+    _, status = server.ask("GET", f"{base}/status?path=native", server.key)
+    assert (status["branch"], status["files"][0]["worktree"]) == ("main", "modified")
+    _, diff = server.ask("GET", f"{base}/diff?path=native", server.key)
+    assert diff["files"] == [{"path": "a.txt", "added": 1, "removed": 1}]
+    assert "-one\n+changed\n" in diff["patch"]
+    assert server.ask("POST", f"{base}/add", server.key, {"path": "native", "files": ["."]})[0] == 204
+    commit = {"path": "native", "message": "changed", "author": "Ada", "email": "ada@example.com"}
+    _, made = server.ask("POST", f"{base}/commit", server.key, commit)
+    _, history = server.ask("GET", f"{base}/history?path=native&limit=1", server.key)
+    assert [(one["hash"], one["author"]) for one in history] == [(made["hash"], "Ada")]
+    status, said = server.ask("POST", f"{base}/clone", server.key, {**body, "path": "refused", "password": "wrong"})
+    assert (status, PASSWORD in said["message"], "uthentication" in said["message"]) == (403, False, True)

@@ -7,6 +7,7 @@ use super::run::Call;
 use super::{Git, GitError, revision};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = GitBranches)]
 pub struct Branches {
     /// Absent on a detached head.
     pub current: Option<String>,

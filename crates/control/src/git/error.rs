@@ -3,6 +3,8 @@
 //! Git tells its reasons in English sentences and its exit status is nearly always 128 or 1, so the sentences are
 //! matched here, in one table, with `LC_ALL=C` set. What matches nothing keeps git's own words.
 
+use cove_protocol::{Failure, FailureKind};
+
 use crate::guest::GuestError;
 
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +49,32 @@ pub enum GitError {
     Failed(String),
     #[error(transparent)]
     Guest(#[from] GuestError),
+}
+
+/// For the native API, whose statuses are its own: git's sentence goes with it.
+impl From<GitError> for crate::Error {
+    fn from(error: GitError) -> Self {
+        use crate::Error;
+        let message = error.to_string();
+        match error {
+            GitError::Guest(error) => error.into(),
+            GitError::NoGit => Error::Unsupported(message),
+            GitError::AuthenticationFailed(_) | GitError::RemoteRejected(_) => Error::Forbidden(message),
+            GitError::BranchExists(_)
+            | GitError::PathTaken(_)
+            | GitError::PushRejected(_)
+            | GitError::DirtyWorktree(_)
+            | GitError::MergeConflict(_)
+            | GitError::NothingToCommit(_) => Error::Conflict(message),
+            GitError::TransportFailed(_) => GuestError::Failed(Failure::new(FailureKind::Refused, message)).into(),
+            GitError::Timeout { seconds, .. } => GuestError::Timeout(std::time::Duration::from_secs(seconds)).into(),
+            GitError::Invalid(_)
+            | GitError::RepositoryNotFound(_)
+            | GitError::BranchNotFound(_)
+            | GitError::TooLong { .. }
+            | GitError::Failed(_) => Error::invalid("git", message),
+        }
+    }
 }
 
 type Make = fn(String) -> GitError;

@@ -7,6 +7,7 @@ use super::run::Call;
 use super::{Git, GitError, revision};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = GitCommit)]
 pub struct Commit {
     pub hash: String,
     pub author: String,
@@ -30,6 +31,7 @@ pub enum DiffRange {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = GitDiff)]
 pub struct Diff {
     pub files: Vec<FileDiff>,
     /// In the unified format.
@@ -37,6 +39,7 @@ pub struct Diff {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = GitFileDiff)]
 pub struct FileDiff {
     pub path: String,
     /// Lines; absent for a binary file.

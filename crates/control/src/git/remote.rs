@@ -49,6 +49,7 @@ pub struct Pull {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = GitRemote)]
 pub struct Remote {
     pub name: String,
     pub url: String,

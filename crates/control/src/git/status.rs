@@ -7,6 +7,7 @@ use super::run::Call;
 use super::{Git, GitError};
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[schema(as = GitStatus)]
 pub struct Status {
     /// The branch checked out; absent on a detached head.
     pub branch: Option<String>,
@@ -23,6 +24,7 @@ pub struct Status {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = GitFileStatus)]
 pub struct FileStatus {
     pub path: String,
     /// The old name of a rename or copy.
@@ -35,6 +37,7 @@ pub struct FileStatus {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = GitChange)]
 pub enum Change {
     Unmodified,
     Untracked,

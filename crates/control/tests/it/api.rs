@@ -206,6 +206,11 @@ fn body_for(path: &str) -> Value {
         "attributes" => json!({"path": "/a"}),
         "symlink" => json!({"path": "/a", "target": "/b"}),
         "replace" => json!({"paths": [], "pattern": "a", "replacement": "b"}),
+        "clone" => json!({"url": "https://git.example/a", "path": "/a"}),
+        "add" => json!({"path": "/a", "files": ["."]}),
+        "commit" => json!({"path": "/a", "message": "m", "author": "a", "email": "a@example.com"}),
+        "push" | "pull" => json!({"path": "/a"}),
+        "branches" | "checkout" => json!({"path": "/a", "name": "b"}),
         _ => json!({}),
     }
 }
@@ -248,13 +253,15 @@ async fn another_organisations_things_are_not_there_on_any_route() {
             if item.get(method).is_none() {
                 continue;
             }
-            let query = if path.contains("/files/") || path.ends_with("/files") && method == "delete" {
-                "?path=/tmp&pattern=x&name=x"
-            } else if path.ends_with("/artifacts/content") {
-                "?name=x"
-            } else {
-                ""
-            };
+            let query =
+                if path.contains("/files/") || path.contains("/git/") || path.ends_with("/files") && method == "delete"
+                {
+                    "?path=/tmp&pattern=x&name=x"
+                } else if path.ends_with("/artifacts/content") {
+                    "?name=x"
+                } else {
+                    ""
+                };
             // Unknown parameters are refused: only those that the call has.
             let known: Vec<&str> = item[method]["parameters"]
                 .as_array()

@@ -13,6 +13,7 @@ mod execute;
 mod extract;
 mod files;
 mod find;
+mod git;
 mod insight;
 mod jobs;
 mod keys;
@@ -86,6 +87,16 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(find::replace))
         .routes(routes!(tar::download, tar::upload))
         .routes(routes!(watch::watch))
+        .routes(routes!(git::clone))
+        .routes(routes!(git::status))
+        .routes(routes!(git::add))
+        .routes(routes!(git::commit))
+        .routes(routes!(git::push))
+        .routes(routes!(git::pull))
+        .routes(routes!(git::branches, git::create_branch, git::delete_branch))
+        .routes(routes!(git::checkout))
+        .routes(routes!(git::history))
+        .routes(routes!(git::diff))
         .routes(routes!(preview::link))
         .routes(routes!(templates::list))
         .routes(routes!(templates::read))
