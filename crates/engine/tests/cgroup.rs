@@ -83,9 +83,9 @@ fn output_in(group: &Group, script: &str) -> (String, std::process::ExitStatus) 
 }
 
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(60);
     while !holds() {
-        assert!(Instant::now() < end, "{what} within ten seconds");
+        assert!(Instant::now() < end, "{what} within a minute");
         std::thread::yield_now();
     }
 }
@@ -196,18 +196,16 @@ except OSError as error:
 fn half_a_processor_is_half_a_processor() {
     let Some(realm) = Realm::new("cpu") else { return };
     let group = realm.hierarchy.create("a", &Limits { cpus: 0.5, ..small() }).unwrap();
-    let begin = Instant::now();
     let mut child = run_in(&group, "while :; do :; done & while :; do :; done");
-    let mut used = Duration::ZERO;
-    while begin.elapsed() < Duration::from_millis(1500) {
-        used = Duration::from_nanos(group.usage().unwrap().cpu_ns);
-        std::thread::yield_now();
-    }
-    let share = used.as_secs_f64() / begin.elapsed().as_secs_f64();
+    let used = || Duration::from_nanos(group.usage().unwrap().cpu_ns);
+    let (begin, before) = (Instant::now(), used());
+    // On a busy machine it gets less and this takes longer; what counts is that it never gets more.
+    eventually("some processor time", || used() - before >= Duration::from_millis(400));
+    let share = (used() - before).as_secs_f64() / begin.elapsed().as_secs_f64();
     group.kill().unwrap();
     child.wait().unwrap();
+    // A period's whole quota may be used at its very beginning: 50 ms more than the share of the time.
     assert!(share < 0.65, "used {share:.2} processors");
-    assert!(share > 0.05, "the account moves: {share:.2}");
 }
 
 #[test]

@@ -161,11 +161,11 @@ fn is_mounted(device: &Path, top: &Path) -> Result<bool, Error> {
     }
 }
 
-/// What is mounted at a place; of several the last one is seen. The kernel writes a space in a path as `\\040`.
+/// What is mounted at a place; of several the last one is seen. The kernel writes a space in a path as `\040`.
 fn source_at<'a>(mounts: &'a str, at: &Path) -> Option<&'a str> {
     let place = at.to_str()?.replace('\\', "\\134").replace(' ', "\\040");
     let here = |line: &&str| line.split(' ').nth(1) == Some(&place);
-    mounts.lines().filter(here).last()?.split(' ').next()
+    mounts.lines().rfind(here)?.split(' ').next()
 }
 
 /// Made under another name and renamed: a crash leaves no half-made pool.
