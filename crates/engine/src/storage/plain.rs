@@ -1,7 +1,10 @@
 //! The last rung: ordinary directories. Nothing holds a limit here, so a limit is refused.
 
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, openat, openat2, statat};
 
 use super::{Backing, Error, Kind, Used, copy, make_directory, make_upper, trash};
 use crate::spec::Limits;
@@ -40,22 +43,32 @@ impl Backing for Plain {
         self.refuse_limit(limits)
     }
 
-    /// Counted file by file: the time it takes grows with their number.
+    /// Counted file by file: the time it takes grows with their number. The sandbox may be running and swap a directory for a
+    /// link meanwhile, so the kernel is told to follow none.
     fn used(&self, path: &Path) -> Result<Used, Error> {
-        let mut used = Used { bytes: 0, inodes: Some(0) };
-        let mut pending = vec![path.to_owned()];
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let top = openat(CWD, path, flags, Mode::empty()).map_err(Error::at("open", path))?;
+        let (mut bytes, mut inodes) = (0, 0);
+        let mut pending = vec![PathBuf::from(".")];
         while let Some(directory) = pending.pop() {
-            // The sandbox lives: entries come and go while we look.
-            for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
-                let Ok(metadata) = entry.metadata() else { continue };
-                used.bytes += metadata.blocks() * 512;
-                used.inodes = used.inodes.map(|count| count + 1);
-                if metadata.is_dir() {
-                    pending.push(entry.path());
+            let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+            // Entries come and go while we look.
+            let Ok(opened) = openat2(&top, &directory, flags, Mode::empty(), beneath) else { continue };
+            let Ok(entries) = Dir::read_from(&opened) else { continue };
+            for entry in entries.flatten() {
+                let name = entry.file_name();
+                let Ok(told) = statat(&opened, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+                if name == c"." || name == c".." {
+                    continue;
+                }
+                bytes += told.st_blocks as u64 * 512;
+                inodes += 1;
+                if FileType::from_raw_mode(told.st_mode) == FileType::Directory {
+                    pending.push(directory.join(OsStr::from_bytes(name.to_bytes())));
                 }
             }
         }
-        Ok(used)
+        Ok(Used { bytes, inodes: Some(inodes) })
     }
 
     fn erase(&self, path: &Path) -> Result<(), Error> {
