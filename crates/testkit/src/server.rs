@@ -153,7 +153,7 @@ impl TestServer {
         let authorization = format!("Bearer {KEY}");
         let headers = [("authorization", authorization.as_str())];
         let list = http::request(&self.address, "GET", "/api/sandboxes", &headers, None)?.json();
-        let sandboxes = list.as_array().or_else(|| list.get("sandboxes").and_then(Value::as_array));
+        let sandboxes = list.as_array().or_else(|| list.get("items").and_then(Value::as_array));
         for sandbox in sandboxes.into_iter().flatten() {
             if let Some(id) = sandbox.get("id").and_then(Value::as_str) {
                 http::request(&self.address, "DELETE", &format!("/api/sandboxes/{id}"), &headers, None)?;

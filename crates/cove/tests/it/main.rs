@@ -6,3 +6,4 @@ mod run;
 mod run_signals;
 mod run_terminal;
 mod security;
+mod verbs;

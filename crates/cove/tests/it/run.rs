@@ -74,6 +74,19 @@ fn a_directory_that_is_made_belongs_to_the_user() {
 }
 
 #[test]
+fn a_mounted_folder_can_be_read_and_not_written() {
+    let place = TestDirectory::new();
+    let folder = place.path().join("data");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("in"), "hello\n").unwrap();
+    let mount = format!("{}:/data", folder.display());
+    let script = "cat /data/in; echo new > /data/out";
+    let finished = place.cove(["run", "--user", "root", "--mount", &mount, "--", "sh", "-c", script]).finish();
+    assert_eq!(finished.stdout, "hello\n");
+    assert_ne!(finished.code, 0, "{finished:?}");
+}
+
+#[test]
 fn a_time_limit_ends_the_command_with_124_and_says_so() {
     let place = TestDirectory::new();
     let start = Instant::now();
@@ -90,6 +103,17 @@ fn a_command_that_ignores_the_end_of_its_time_is_ended_anyway() {
 }
 
 #[test]
+fn out_of_memory_is_told_with_the_largest_process() {
+    let place = TestDirectory::new();
+    let eat = "x = []\nwhile True: x.append(bytearray(1 << 20))";
+    let finished = place.cove(["run", "--memory", "64M", "--", "python3", "-c", eat]).finish();
+    assert_eq!(finished.code, 137, "{finished:?}");
+    assert!(finished.stderr.contains("cove: out of memory: "), "{}", finished.stderr);
+    assert!(finished.stderr.contains("python3"), "{}", finished.stderr);
+    assert!(finished.stderr.contains("hint: "), "{}", finished.stderr);
+}
+
+#[test]
 fn limits_are_what_the_command_sees() {
     let place = TestDirectory::new();
     let finished = place.cove(["run", "--cpus", "1", "--", "nproc"]).finish().expect_success();
@@ -97,6 +121,17 @@ fn limits_are_what_the_command_sees() {
     let fork = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do sleep 5 & done; echo all";
     let finished = place.cove(["run", "--pids", "10", "--", "sh", "-c", fork]).finish();
     assert!(!finished.stdout.contains("all") || finished.stderr.contains("fork"), "{finished:?}");
+}
+
+#[test]
+fn the_disk_limit_holds() {
+    let place = TestDirectory::new();
+    let fill = "dd if=/dev/zero of=/tmp/big bs=1M count=64 2>/dev/null; echo $?; stat -c %s /tmp/big";
+    let finished = place.cove(["run", "--disk", "16M", "--", "sh", "-c", fill]).finish().expect_success();
+    let mut lines = finished.stdout.lines();
+    assert_eq!(lines.next(), Some("1"), "dd was refused: {finished:?}");
+    let size: u64 = lines.next().unwrap().parse().unwrap();
+    assert!(size <= 16 << 20, "{size} bytes were written");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 
 use cove_testkit::program::Running;
 use cove_testkit::server::TestDirectory;
+use cove_testkit::{LeakCheck, wait};
 use rustix::process::Signal;
 
 /// A command that says when it is ready, and its program.
@@ -64,4 +65,18 @@ fn input_that_nobody_reads_does_not_hold_back_a_signal() {
     running.child.stdout = Some(reader.into_inner());
     running.signal(Signal::TERM);
     running.finish().expect_code(143);
+}
+
+#[test]
+fn nothing_of_a_killed_run_lives_on() {
+    let place = TestDirectory::new();
+    let mut running = started(&place, "echo ready; exec sleep 600");
+    running.signal(Signal::KILL);
+    running.finish().expect_code(137);
+    // The leash ends the sandbox; a later run sweeps what is left of its files and groups.
+    let check = LeakCheck::new(place.path());
+    wait::until("a later run to sweep", wait::LIMIT, || {
+        place.cove(["run", "--", "true"]).finish().expect_success();
+        check.traces().is_empty()
+    });
 }
