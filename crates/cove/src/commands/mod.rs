@@ -18,6 +18,7 @@ pub mod redteam;
 pub mod resume;
 pub mod rm;
 pub mod run;
+pub mod secure;
 pub mod serve;
 pub mod shell;
 pub mod start;

@@ -38,6 +38,8 @@ pub struct Arguments {
     /// Previews are at PORT-ID.DOMAIN
     #[arg(long, value_name = "DOMAIN", env = "COVE_DOMAIN", default_value = "localhost")]
     domain: String,
+    #[command(flatten)]
+    secure: super::secure::Arguments,
     /// Log as JSON
     #[arg(long)]
     log_json: bool,
@@ -51,7 +53,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
         .enable_all()
         .build()
         .map_err(|error| Complaint::failed(format!("start a runtime: {error}")))?;
-    runtime.block_on(serve_until_told(config))?;
+    runtime.block_on(serve_until_told(config, &arguments.secure))?;
     Ok(0)
 }
 
@@ -68,7 +70,7 @@ fn config(arguments: &Arguments) -> Config {
     }
 }
 
-async fn serve_until_told(config: Config) -> Result<(), Complaint> {
+async fn serve_until_told(config: Config, secure: &super::secure::Arguments) -> Result<(), Complaint> {
     let listener = TcpListener::bind(&config.listen).await.map_err(|error| {
         let complaint = Complaint::failed(format!("listen on {}: {error}", config.listen));
         match error.kind() {
@@ -90,7 +92,8 @@ async fn serve_until_told(config: Config) -> Result<(), Complaint> {
     let providers = provider::configured(&config, program).map_err(control_complaint)?;
     let app = App::open(config, store, providers, Clock::system()).await.map_err(control_complaint)?;
     greet(&app, &format!("http://{address}"))?;
-    serve::run(listener, app, told_to_end()?).await.map_err(control_complaint)
+    let secure = secure.open(&app.config().data, &app.config().domain).await?;
+    serve::run(serve::Sockets { plain: listener, secure }, app, told_to_end()?).await.map_err(control_complaint)
 }
 
 /// On stdout, so that a script can read the address; the log goes to stderr.

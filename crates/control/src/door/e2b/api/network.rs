@@ -32,6 +32,8 @@ struct Written {
     allow_internet_access: Option<bool>,
 }
 
+const EVERYTHING: [&str; 2] = ["0.0.0.0/0", "::/0"];
+
 /// What a client wants, translated.
 pub struct Network {
     pub policy: NetworkPolicy,
@@ -66,7 +68,7 @@ impl Network {
 }
 
 fn policy(written: &Written, allow_internet_access: Option<bool>) -> Result<NetworkPolicy, ApiError> {
-    let everything = |entry: &String| entry == "0.0.0.0/0" || entry == "::/0";
+    let everything = |entry: &String| EVERYTHING.contains(&entry.as_str());
     for entry in &written.deny_out {
         if range(entry).is_none() {
             return Err(ApiError::bad(format!("network.denyOut: '{entry}' is no address or range")));
@@ -91,10 +93,16 @@ fn policy(written: &Written, allow_internet_access: Option<bool>) -> Result<Netw
     // Allow wins over deny: whoever allows everything has denied nothing.
     let allows_all = written.allow_out.iter().any(everything);
     let keep = |entries: &[String]| entries.iter().filter(|entry| !everything(entry)).cloned().collect::<Vec<_>>();
+    let deny = match (allows_all, denies_all) {
+        (true, _) => Vec::new(),
+        // A policy that denies everything, not a sandbox without a network: that could not be opened while it runs.
+        (false, true) => EVERYTHING.map(ToOwned::to_owned).to_vec(),
+        (false, false) => keep(&written.deny_out),
+    };
     Ok(NetworkPolicy {
-        access: if denies_all && !allows_all { Access::Closed } else { Access::Open },
+        access: Access::Open,
         allow: if allows_all { Vec::new() } else { keep(&written.allow_out) },
-        deny: if allows_all { Vec::new() } else { keep(&written.deny_out) },
+        deny,
         resolvers: written.dns_servers.clone(),
         ..NetworkPolicy::default()
     })
@@ -196,7 +204,12 @@ mod tests {
     #[test]
     fn denying_everything_leaves_what_is_allowed() {
         let policy = read(serde_json::json!({"allowOut":["1.1.1.1"],"denyOut":["0.0.0.0/0"]})).ok().unwrap();
-        assert_eq!((policy.access, policy.allow, policy.deny), (Access::Closed, vec!["1.1.1.1".to_owned()], vec![]));
+        assert_eq!(
+            (policy.allow.as_slice(), policy.deny.as_slice()),
+            (&["1.1.1.1".to_owned()][..], &EVERYTHING.map(ToOwned::to_owned)[..])
+        );
+        let closed = Network::read(None, Some(false)).ok().unwrap().policy;
+        assert_eq!((closed.allow, closed.deny), (vec![], EVERYTHING.map(ToOwned::to_owned).to_vec()));
     }
 
     #[test]
