@@ -104,7 +104,6 @@ fn policy(written: &Written, allow_internet_access: Option<bool>) -> Result<Netw
         allow: if allows_all { Vec::new() } else { keep(&written.allow_out) },
         deny,
         resolvers: written.dns_servers.clone(),
-        ..NetworkPolicy::default()
     })
 }
 
