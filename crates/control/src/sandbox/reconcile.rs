@@ -33,6 +33,8 @@ pub struct Reconciled {
 
 impl App {
     pub async fn reconcile(&self) -> Result<Reconciled, Error> {
+        // First the store, then the providers: what is made in between is seen but not missed.
+        let known = self.store().sandboxes_of_server(self.server()).await?;
         let mut seen: HashMap<String, HashMap<SandboxId, Seen>> = HashMap::new();
         for provider in self.providers() {
             let sightings = provider.sightings().await?;
@@ -41,7 +43,6 @@ impl App {
                 sightings.into_iter().map(|sighting| (sighting.id, sighting.state)).collect(),
             );
         }
-        let known = self.store().sandboxes_of_server(self.server()).await?;
         let mut done = Reconciled { sandboxes: known.len(), ..Reconciled::default() };
         let mut work = Vec::new();
         for sandbox in known {

@@ -1,6 +1,6 @@
 //! Migrations by number and name, the same for both databases.
 
-use super::{Dialect, Store};
+use super::{Dialect, Store, is_unique_violation};
 use crate::Error;
 
 const MIGRATIONS: &[(i64, &str, &str)] = &[
@@ -12,11 +12,17 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
 impl Store {
     /// Brings the database to the newest form, in one transaction each. A database that is newer is refused.
     pub(super) async fn migrate(&self) -> Result<(), Error> {
-        sqlx::query(
+        let made = sqlx::query(
             "CREATE TABLE IF NOT EXISTS migrations (number BIGINT PRIMARY KEY, name TEXT NOT NULL, applied_at BIGINT NOT NULL)",
         )
         .execute(&self.writes)
-        .await?;
+        .await;
+        match made {
+            Ok(_) => {}
+            // PostgreSQL does not keep two that make the same table at once apart: the other has made it.
+            Err(error) if is_unique_violation(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
         let applied: Option<i64> =
             sqlx::query_scalar("SELECT MAX(number) FROM migrations").fetch_one(&self.writes).await?;
         let applied = applied.unwrap_or(0);

@@ -27,6 +27,11 @@ async fn serve(t: &TestApp) -> Server {
     let running = tokio::spawn(serve::run(listener, t.app.clone(), async {
         let _told = stopped.await;
     }));
+    let health = format!("http://{address}/healthz");
+    eventually("the server is ready", || async {
+        reqwest::get(&health).await.is_ok_and(|answer| answer.status() == 200)
+    })
+    .await;
     Server { address, stop, running }
 }
 
