@@ -81,6 +81,9 @@ impl Engine {
         let work = Arc::clone(&house);
         let reaper = Reaper::start(move |task| work.carry_out(task))?;
         let filler = filler.map(|start| Filler::start(Arc::clone(&house.pool), start)).transpose()?;
+        if leashes == Leashes::Held {
+            house.sweep_dead()?;
+        }
         Ok(Engine { house, reaper, departures: Mutex::new(Some(departures)), _filler: filler })
     }
 

@@ -210,6 +210,19 @@ impl House {
         Ok(Some(live))
     }
 
+    /// Removes sandboxes on a leash whose engine was killed: the leash ended their processes, nobody the rest. One
+    /// without a record of its life may be another engine's that is just starting; it is left alone.
+    pub fn sweep_dead(&self) -> Result<(), Error> {
+        for id in self.records.names()? {
+            let life = self.records.life(&id)?;
+            if life.is_some_and(|life| open_process(&life).is_none()) {
+                self.hierarchy.clear(id.as_str())?;
+                self.erase(&id)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Every id of which anything is there: a record, files, a cgroup.
     pub fn traces(&self) -> Result<BTreeSet<SandboxId>, Error> {
         let mut traces: BTreeSet<SandboxId> = self.records.names()?.into_iter().collect();
