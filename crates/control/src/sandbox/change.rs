@@ -143,10 +143,10 @@ impl App {
         let before = self.sandbox(caller, id_or_name).await?;
         let limits = change.apply(before.limits);
         self.check_limits(&caller.organisation, limits).await?;
-        if let (Some(old), Some(new)) = (before.limits.disk, limits.disk) {
-            if new < old {
-                return Err(Error::invalid("limits.disk", "a disk can grow but not shrink"));
-            }
+        if let (Some(old), Some(new)) = (before.limits.disk, limits.disk)
+            && new < old
+        {
+            return Err(Error::invalid("limits.disk", "a disk can grow but not shrink"));
         }
         if before.state.has_processes() {
             let provider = self.provider(&before.provider)?;

@@ -201,10 +201,10 @@ fn check(new: &NewSandbox) -> Result<(), Error> {
     if new.timers.lifetime_seconds == Some(Some(0)) {
         return Err(Error::invalid("lifetime_seconds", "must be greater than 0"));
     }
-    if let Some(key) = &new.idempotency_key {
-        if key.is_empty() || key.len() > 255 {
-            return Err(Error::invalid("Idempotency-Key", "1 to 255 characters"));
-        }
+    if let Some(key) = &new.idempotency_key
+        && (key.is_empty() || key.len() > 255)
+    {
+        return Err(Error::invalid("Idempotency-Key", "1 to 255 characters"));
     }
     Ok(())
 }

@@ -31,12 +31,12 @@ impl App {
         let mut events = self.store().events(&filter, 0, 1000).await?;
         let events = events.split_off(events.len().saturating_sub(20));
         let mut evidence = vec![format!("{} since {}", sandbox.state, sandbox.state_since)];
-        if sandbox.state == State::Running {
-            if let Ok(usage) = self.provider(&sandbox.provider)?.usage(&sandbox.id).await {
-                evidence.push(format!("memory: {} of {}", bytes(usage.memory), bytes(usage.memory_limit)));
-                if usage.memory_kills > 0 {
-                    evidence.push(format!("{} processes were killed for want of memory", usage.memory_kills));
-                }
+        if sandbox.state == State::Running
+            && let Ok(usage) = self.provider(&sandbox.provider)?.usage(&sandbox.id).await
+        {
+            evidence.push(format!("memory: {} of {}", bytes(usage.memory), bytes(usage.memory_limit)));
+            if usage.memory_kills > 0 {
+                evidence.push(format!("{} processes were killed for want of memory", usage.memory_kills));
             }
         }
         if let Some(deadline) = sandbox.timers.deadline {

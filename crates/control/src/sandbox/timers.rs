@@ -136,10 +136,10 @@ pub fn next(sandbox: &Sandbox) -> Option<(Timestamp, Timer)> {
     if let Some(idle) = timers.idle_seconds.filter(|_| sandbox.state == State::Running) {
         all.push((after(sandbox.last_activity_at, idle), Timer::Idle(timers.at_idle)));
     }
-    if matches!(sandbox.state, State::Stopped | State::Failed | State::Archived) {
-        if let Some(delete) = timers.delete_after_seconds {
-            all.push((after(sandbox.state_since, delete), Timer::Delete));
-        }
+    if matches!(sandbox.state, State::Stopped | State::Failed | State::Archived)
+        && let Some(delete) = timers.delete_after_seconds
+    {
+        all.push((after(sandbox.state_since, delete), Timer::Delete));
     }
     if let Some(archive) = timers.archive_after_seconds.filter(|_| sandbox.state == State::Stopped) {
         all.push((after(sandbox.state_since, archive), Timer::Archive));

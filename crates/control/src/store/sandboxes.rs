@@ -90,18 +90,18 @@ impl Store {
             };
         }
         let mut transaction = self.writes.begin().await?;
-        if let Some(key) = idempotency_key {
-            if insert_idempotency_key(&mut transaction, sandbox, key).await? == 0 {
-                let earlier: String = sqlx::query_scalar(
-                    "SELECT subject FROM idempotency_keys WHERE organisation = $1 AND idempotency_key = $2",
-                )
-                .bind(&sandbox.organisation)
-                .bind(key)
-                .fetch_one(&mut *transaction)
-                .await?;
-                transaction.rollback().await?;
-                return Ok(Inserted::Repeated(earlier));
-            }
+        if let Some(key) = idempotency_key
+            && insert_idempotency_key(&mut transaction, sandbox, key).await? == 0
+        {
+            let earlier: String = sqlx::query_scalar(
+                "SELECT subject FROM idempotency_keys WHERE organisation = $1 AND idempotency_key = $2",
+            )
+            .bind(&sandbox.organisation)
+            .bind(key)
+            .fetch_one(&mut *transaction)
+            .await?;
+            transaction.rollback().await?;
+            return Ok(Inserted::Repeated(earlier));
         }
         let inserted = insert_row(&mut *transaction, sandbox).await;
         if let Err(error) = inserted {
@@ -163,11 +163,11 @@ impl Store {
     ) -> Result<Taken, Error> {
         let before = sandbox.generation;
         let mut transaction = self.writes.begin().await?;
-        if let Some(key) = idempotency_key {
-            if insert_idempotency_key(&mut transaction, sandbox, key).await? == 0 {
-                transaction.rollback().await?;
-                return Ok(Taken::KeyUsed);
-            }
+        if let Some(key) = idempotency_key
+            && insert_idempotency_key(&mut transaction, sandbox, key).await? == 0
+        {
+            transaction.rollback().await?;
+            return Ok(Taken::KeyUsed);
         }
         sandbox.generation = before + 1;
         const SQL: &str = "UPDATE sandboxes SET name = $1, owner = $2, pool = NULL, generation = $3, created_at = $4, \

@@ -168,10 +168,10 @@ impl Envd {
         if path.starts_with('/') {
             return Ok(clean(path));
         }
-        if path.is_empty() {
-            if let Some(cwd) = self.default_cwd.as_deref().filter(|cwd| cwd.starts_with('/')) {
-                return Ok(clean(cwd));
-            }
+        if path.is_empty()
+            && let Some(cwd) = self.default_cwd.as_deref().filter(|cwd| cwd.starts_with('/'))
+        {
+            return Ok(clean(cwd));
         }
         let rest = match path.strip_prefix('~') {
             None => path,

@@ -47,10 +47,10 @@ impl Door {
             return sandbox_not_found(&id);
         }
         let facts = Facts::of(&sandbox);
-        if facts.secure {
-            if let Err(reason) = self.may_ask(&sandbox, &request) {
-                return plain(StatusCode::UNAUTHORIZED, reason);
-            }
+        if facts.secure
+            && let Err(reason) = self.may_ask(&sandbox, &request)
+        {
+            return plain(StatusCode::UNAUTHORIZED, reason);
         }
         let (sandbox, guest) = match self.app.reach_any(&id).await {
             Ok(reached) => reached,

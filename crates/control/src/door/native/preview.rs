@@ -139,10 +139,10 @@ async fn pass(app: App, id: String, port: u16, path: String, request: Request) -
 async fn admit(app: &App, id: &str, port: u16, headers: &HeaderMap, uri: &Uri) -> Result<(Sandbox, Guest), Error> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let key = text("x-api-key").or_else(|| text("authorization").and_then(|value| value.strip_prefix("Bearer ")));
-    if let Some(key) = key {
-        if let Ok(caller) = app.authenticate(key).await {
-            return app.reach(&caller, id).await;
-        }
+    if let Some(key) = key
+        && let Ok(caller) = app.authenticate(key).await
+    {
+        return app.reach(&caller, id).await;
     }
     // Without the right it is not there at all.
     let missing = || Error::not_found("sandbox", id);

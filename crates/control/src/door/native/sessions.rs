@@ -152,10 +152,10 @@ pub async fn delete(
     Path(id): Path<String>,
     Params(query): Params<DeleteQuery>,
 ) -> Result<StatusCode, ApiError> {
-    if let Some(sandbox) = query.sandbox_id {
-        if app.session(&caller, &id).await?.sandbox != sandbox {
-            return Err(Error::Conflict(format!("session {id} is not on sandbox {sandbox}")).into());
-        }
+    if let Some(sandbox) = query.sandbox_id
+        && app.session(&caller, &id).await?.sandbox != sandbox
+    {
+        return Err(Error::Conflict(format!("session {id} is not on sandbox {sandbox}")).into());
     }
     app.delete_session(&caller, &id).await?;
     Ok(StatusCode::NO_CONTENT)

@@ -125,11 +125,11 @@ impl FakeGuest {
     async fn serve(self: Arc<Self>, pipe: DuplexStream) {
         let (from, to) = tokio::io::split(pipe);
         let mut line = Line { from, to };
-        if let Ok(Some(frame)) = read_async(&mut line.from).await {
-            if let Ok(request) = frame.parse::<Request>() {
-                // An error here is the host's hanging up.
-                let _ = self.answer(request, line).await;
-            }
+        if let Ok(Some(frame)) = read_async(&mut line.from).await
+            && let Ok(request) = frame.parse::<Request>()
+        {
+            // An error here is the host's hanging up.
+            let _ = self.answer(request, line).await;
         }
     }
 

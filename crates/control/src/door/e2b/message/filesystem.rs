@@ -210,6 +210,10 @@ pub struct WatchResponse {
     pub event: Option<WatchEvent>,
 }
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "prost decodes into the variants as they stand; one is alive per message"
+)]
 #[derive(Clone, PartialEq, prost::Oneof, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum WatchEvent {
