@@ -227,7 +227,7 @@ impl<'a> Foreground<'a> {
         };
         match written {
             Ok(count) => drop(bytes.drain(..count)),
-            Err(error) if matches!(error, rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
         if bytes.is_empty() {
@@ -244,7 +244,7 @@ impl<'a> Foreground<'a> {
                 self.connection.queue(Frame::new(Kind::Stdin, &buffer[..count]));
                 self.connection.flush()?;
             }
-            Err(error) if matches!(error, rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
             // EIO: the terminal went away, or we are in the background of one that does not want readers.
             Err(rustix::io::Errno::IO) => self.end_input(),
             Err(error) => return Err(error.into()),
