@@ -2,12 +2,17 @@
 
 use std::fs;
 
-/// Field 22 of `/proc/PID/stat`: clock ticks since boot when it was started. `None` where it is gone.
+/// Field 22 of `/proc/PID/stat`: clock ticks since boot when it was started. `None` where it is gone, or dead and not
+/// yet reaped: the first process of a pid namespace gets there after all others.
 pub fn start_time(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name, field 2, may hold anything; it ends with the last parenthesis.
     let (_, rest) = text.rsplit_once(')')?;
-    rest.split_whitespace().nth(19)?.parse().ok()
+    let mut fields = rest.split_whitespace();
+    if matches!(fields.next()?, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
 }
 
 /// Changes with every boot of the host; empty where the host hides it.
