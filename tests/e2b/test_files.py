@@ -107,7 +107,8 @@ def test_words_pinned_to_a_file_are_found_again(sandbox):
     written = sandbox.files.write("m.txt", "x", metadata={"Author": "me"})
     assert written.metadata == {"author": "me"}
     assert sandbox.files.get_info("m.txt").metadata == {"author": "me"}
-    assert sandbox.files.list(".")[0].metadata == {"author": "me"}
+    listed = {entry.name: entry.metadata for entry in sandbox.files.list("~")}
+    assert listed["m.txt"] == {"author": "me"}
     sandbox.files.write("m.txt", "y")
     assert not sandbox.files.get_info("m.txt").metadata
 

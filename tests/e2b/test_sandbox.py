@@ -1,6 +1,7 @@
 """The life of a sandbox through the synchronous Python SDK."""
 
 import datetime
+import json
 import uuid
 
 import pytest
@@ -185,5 +186,5 @@ def test_the_log_says_what_became_of_a_sandbox(server, create):
     sandbox.kill()
     status, logs = server.ask("GET", f"/e2b/sandboxes/{sandbox.sandbox_id}/logs", server.key)
     assert status == 200
-    kinds = [line["line"].split(":")[0] for line in logs["logs"]]
+    kinds = [json.loads(line["line"])["message"].split(":")[0] for line in logs["logs"]]
     assert kinds[0] == "sandbox.created" and kinds[-1] == "sandbox.destroyed"

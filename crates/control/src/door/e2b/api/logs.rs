@@ -23,7 +23,7 @@ pub async fn v1(
     let start = query.get("start").and_then(|text| text.parse::<i64>().ok()).unwrap_or(i64::MIN);
     let events = events(&app, &caller, &id, limit(&query)?).await?;
     let events: Vec<_> = events.iter().filter(|event| event.at.as_millisecond() >= start).collect();
-    let lines: Vec<_> = events.iter().map(|event| json!({ "timestamp": event.at, "line": line(event) })).collect();
+    let lines: Vec<_> = events.iter().map(|event| json!({ "timestamp": event.at, "line": record(event) })).collect();
     let entries: Vec<_> = events.iter().map(|event| entry(event)).collect();
     Ok(axum::Json(json!({ "logs": lines, "logEntries": entries })))
 }
@@ -75,7 +75,15 @@ fn line(event: &Event) -> String {
     if why.is_empty() { event.kind.clone() } else { format!("{}: {why}", event.kind) }
 }
 
+/// A line of the first version is a record in JSON of its own: the command line takes it apart.
+fn record(event: &Event) -> String {
+    json!({ "level": level(event), "logger": "cove", "message": line(event) }).to_string()
+}
+
+fn level(event: &Event) -> &'static str {
+    if event.kind.ends_with(".failed") { "error" } else { "info" }
+}
+
 fn entry(event: &Event) -> Value {
-    let level = if event.kind.ends_with(".failed") { "error" } else { "info" };
-    json!({ "timestamp": event.at, "level": level, "message": line(event), "fields": { "kind": event.kind } })
+    json!({ "timestamp": event.at, "level": level(event), "message": line(event), "fields": { "kind": event.kind } })
 }
