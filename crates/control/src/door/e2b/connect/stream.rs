@@ -60,7 +60,11 @@ where
         let mut incoming = Incoming::new(body);
         let message =
             incoming.next().await?.ok_or_else(|| RpcError::new(Code::InvalidArgument, "no request message"))?;
-        Ok::<_, RpcError>((limit, encoding.decode(&message)?))
+        let request = encoding.decode(&message)?;
+        // A request that is not read to its end makes the server close a connection which the client may be using for
+        // its next request already.
+        tokio::spawn(async move { while let Ok(Some(_)) = incoming.next().await {} });
+        Ok::<_, RpcError>((limit, request))
     };
     let (deadline, request) = match opening.await {
         Ok(opened) => opened,
