@@ -101,6 +101,10 @@ class Server:
             self.process.kill()
             self.process.wait()
         self.log.close()
+        # The disks of sandboxes outlive the server on purpose; these have no owner any more.
+        for pool in self.data.rglob("pool"):
+            if os.path.ismount(pool):
+                subprocess.run(["umount", str(pool)], check=True)
 
 
 def decoded(raw):
