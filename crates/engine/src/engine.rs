@@ -19,7 +19,7 @@ use crate::house::{Fresh, House, Leashes, Slot};
 use crate::life::Live;
 use crate::network::namespace::Kind;
 use crate::pool::Filler;
-use crate::reaper::{Reaper, Task};
+use crate::reaper::{Age, Reaper, Task};
 use crate::refused::{Refused, Step};
 use crate::spawner::handle::{Again, Spawner, Spawners};
 use crate::spawner::wire::{Outgoing, Request};
@@ -123,7 +123,8 @@ impl Engine {
             }
             let live = Arc::new(house.start(spec, &birth, group, socket)?);
             self.reaper.give(Task::LetGo(birth.leftovers()));
-            self.reaper.give(Task::Settle(Arc::clone(&live)));
+            let age = if house.leashes == Leashes::Held { Age::Young } else { Age::Settled };
+            self.reaper.give(Task::Settle(Arc::clone(&live), age));
             Ok(live)
         };
         let live = born().inspect_err(|_| house.pool.give_back(first_id))?;
@@ -232,7 +233,7 @@ impl Engine {
             let Some(spec) = self.house.records.spec(&id)? else { continue };
             if let Some(live) = self.house.adopt(&spec)? {
                 self.reaper.watch(&live)?;
-                self.reaper.give(Task::Settle(live));
+                self.reaper.give(Task::Settle(live, Age::Settled));
             }
             let live = self.house.running(&id).ok();
             let paused =

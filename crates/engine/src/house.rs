@@ -41,7 +41,7 @@ pub struct House {
     memory: MemoryWatch,
     proxy: OnceLock<Proxy>,
     starting_proxy: Mutex<()>,
-    leashes: Leashes,
+    pub leashes: Leashes,
     live: Mutex<HashMap<SandboxId, Slot>>,
     departed: Mutex<Sender<Departure>>,
 }
@@ -296,7 +296,7 @@ impl House {
     pub fn carry_out(&self, task: Task) {
         match task {
             Task::Bury(live, exit) => self.bury(&live, exit),
-            Task::Settle(live) => {
+            Task::Settle(live, _) => {
                 // Without it the largest process goes unnamed when memory runs out; nothing else depends on it.
                 let _ = self.watch_memory(&live);
             }

@@ -29,12 +29,27 @@ pub enum Task {
     LetGo(Vec<OwnedFd>),
     /// A sandbox that has lived for a moment is watched for want of memory. Not at birth: the kernel takes a grace
     /// period for it, and most short lives never need it.
-    Settle(Arc<Live>),
+    Settle(Arc<Live>, Age),
     EmptyTrash,
 }
 
 /// How old a sandbox is before it settles.
-const SETTLING: Duration = Duration::from_millis(300);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Age {
+    /// One of many: most are gone before it is worth the while.
+    Settled,
+    /// A single command's: it may have eaten its memory before the other age.
+    Young,
+}
+
+impl Age {
+    fn duration(self) -> Duration {
+        match self {
+            Age::Settled => Duration::from_millis(300),
+            Age::Young => Duration::from_millis(15),
+        }
+    }
+}
 
 /// How the first process of a sandbox ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,13 +127,13 @@ fn tidy(chores: &Receiver<Task>, work: &dyn Fn(Task)) {
             Some((due, _)) => chores.recv_timeout(due.saturating_duration_since(Instant::now())),
         };
         match task {
-            Ok(Task::Settle(live)) => settling.push_back((Instant::now() + SETTLING, live)),
+            Ok(Task::Settle(live, age)) => settling.push_back((Instant::now() + age.duration(), live)),
             Ok(task) => work(task),
             Err(RecvTimeoutError::Timeout) => {
                 if let Some((_, live)) = settling.pop_front()
                     && !live.is_gone()
                 {
-                    work(Task::Settle(live));
+                    work(Task::Settle(live, Age::Settled));
                 }
             }
             Err(RecvTimeoutError::Disconnected) => return,

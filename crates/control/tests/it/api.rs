@@ -88,7 +88,7 @@ async fn bad_input_is_told_by_name() {
         ),
         (json!({"limits": {"memory": 1}}), "limits.memory: at least 16 MiB"),
         (json!({"provider": "moon"}), "provider: \"moon\" is not one of fake"),
-        (json!({"network": {"allow": ["nonsense"]}}), "network.allow: \"nonsense\""),
+        (json!({"network": {"allow": ["nonsense"]}}), "network.allow: `nonsense` is no egress target"),
         (json!({"timers": {"lifetime_seconds": 0}}), "lifetime_seconds: must be greater than 0"),
     ];
     for (body, expected) in cases {

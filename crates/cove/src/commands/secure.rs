@@ -11,8 +11,9 @@ use tokio::net::TcpListener;
 use crate::complaint::Complaint;
 use crate::render::print;
 
+/// Part of `cove serve`'s own flags.
 #[derive(Debug, Args)]
-pub struct Arguments {
+pub struct Flags {
     /// Listen with TLS here too; with a local authority made on first use, unless there is a certificate of yours
     #[arg(long, value_name = "ADDRESS", env = "COVE_TLS")]
     tls: Option<String>,
@@ -26,7 +27,7 @@ pub struct Arguments {
 
 type Secure = (TcpListener, Arc<tls::ServerConfig>);
 
-impl Arguments {
+impl Flags {
     /// The socket and what it shows; `None` where nobody asked for TLS.
     pub async fn open(&self, data: &Path, domain: &str) -> Result<Option<Secure>, Complaint> {
         let Some(address) = &self.tls else { return Ok(None) };

@@ -39,7 +39,7 @@ pub struct Arguments {
     #[arg(long, value_name = "DOMAIN", env = "COVE_DOMAIN", default_value = "localhost")]
     domain: String,
     #[command(flatten)]
-    secure: super::secure::Arguments,
+    secure: super::secure::Flags,
     /// Log as JSON
     #[arg(long)]
     log_json: bool,
@@ -70,7 +70,7 @@ fn config(arguments: &Arguments) -> Config {
     }
 }
 
-async fn serve_until_told(config: Config, secure: &super::secure::Arguments) -> Result<(), Complaint> {
+async fn serve_until_told(config: Config, secure: &super::secure::Flags) -> Result<(), Complaint> {
     let listener = TcpListener::bind(&config.listen).await.map_err(|error| {
         let complaint = Complaint::failed(format!("listen on {}: {error}", config.listen));
         match error.kind() {
