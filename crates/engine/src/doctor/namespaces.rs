@@ -68,7 +68,7 @@ fn unprivileged() -> Finding {
         leave(UnshareFlags::NEWNS)
     });
     match attempt {
-        Ok(()) => Finding::ok(name, "users without root can run sandboxes"),
+        Ok(()) => Finding::ok(name, "the kernel would let users without root make them; the engine itself needs root"),
         Err(error) => Finding::weaker(name, format!("only root can run sandboxes: {error}"), remedy(&error)),
     }
 }
