@@ -8,19 +8,21 @@ here=$(cd "$(dirname "$0")" && pwd)
 : "${COVE_BIN:=${CARGO_TARGET_DIR:-$COVE_CACHE/target}/debug/cove}"
 export COVE_BIN
 cache=$COVE_CACHE/e2b
-newest=2.63.0 pinned=2.30.0 javascript=2.51.0 cli=2.19.0
+newest=2.63.0 pinned=2.30.0 interpreter=2.11.5 javascript=2.51.0 cli=2.19.0
 
 die() { printf 'error: %s\n' "$1" >&2; shift; for hint in "$@"; do printf 'hint: %s\n' "$hint" >&2; done; exit 1; }
 [ -x "$COVE_BIN" ] || die "$COVE_BIN is not there" "cargo build, or COVE_BIN=…"
 ((EUID == 0)) || die "the server wants root for its sandboxes" "sudo -E $0"
 
-python_packages() { # python_packages FOLDER VERSION
-    local folder=$cache/python-$2
-    [ -e "$folder/complete" ] && return
+python_packages() { # python_packages VERSION [PACKAGE…]
+    local version=$1 folder=$cache/python-$1; shift
+    # A folder is complete for what was asked of it then.
+    [ "$(cat "$folder/complete" 2>/dev/null)" = "packages $*" ] && return
     rm -rf "$folder"
     python3 -m venv "$folder" &&
-        "$folder/bin/pip" install --quiet "e2b==$2" pytest pytest-asyncio pytest-timeout && touch "$folder/complete" ||
-        die "cannot install the Python package e2b $2" "look at the message of pip above"
+        "$folder/bin/pip" install --quiet "e2b==$version" "$@" pytest pytest-asyncio pytest-timeout &&
+        echo "packages $*" >"$folder/complete" ||
+        die "cannot install the Python package e2b $version" "look at the message of pip above"
 }
 
 node_packages() {
@@ -33,8 +35,8 @@ node_packages() {
 }
 
 mkdir -p "$cache"
-python_packages newest "$newest"
-python_packages pinned "$pinned"
+python_packages "$newest" "e2b-code-interpreter==$interpreter"
+python_packages "$pinned"
 if command -v npm >/dev/null; then node_packages; else echo "hint: no npm here: the JavaScript SDK is not tested" >&2; fi
 
 log=$(mktemp); trap 'rm -f "$log"' EXIT

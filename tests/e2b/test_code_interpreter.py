@@ -1,0 +1,124 @@
+"""Cells that keep their variables, through the code interpreter's own SDK."""
+
+import threading
+import time
+
+import pytest
+
+code_interpreter = pytest.importorskip("e2b_code_interpreter", reason="only the newest SDK is tested with it")
+
+
+@pytest.fixture
+def box(server):
+    sandbox = code_interpreter.Sandbox.create()
+    yield sandbox
+    sandbox.kill()
+
+
+def test_variables_stay_and_the_last_expression_is_the_result(box):
+    first = box.run_code("x = 6\nprint('made')")
+    assert (first.text, first.logs.stdout, first.error) == (None, ["made\n"], None)
+    assert box.run_code("x * 7").text == "42"
+    assert box.run_code("'a string'").text == "a string"
+
+
+def test_output_comes_in_order_and_to_callbacks(box):
+    heard = []
+    execution = box.run_code(
+        "import sys\nprint('one')\nprint('two', file=sys.stderr)\nprint('three')",
+        on_stdout=lambda message: heard.append(message.line),
+        on_stderr=lambda message: heard.append(message.line),
+    )
+    assert heard == ["one\n", "two\n", "three\n"]
+    assert execution.logs.stdout == ["one\n", "three\n"] and execution.logs.stderr == ["two\n"]
+
+
+def test_an_error_has_name_value_and_traceback_and_the_context_goes_on(box):
+    box.run_code("kept = 1")
+    error = box.run_code("1 / 0").error
+    assert (error.name, error.value) == ("ZeroDivisionError", "division by zero") and "1 / 0" in error.traceback
+    assert box.run_code("kept").text == "1"
+
+
+def test_contexts_share_nothing(box):
+    context = box.create_code_context(cwd="/tmp")
+    box.run_code("mine = 1")
+    assert box.run_code("mine", context=context).error.name == "NameError"
+    assert box.run_code("import os; os.getcwd()", context=context).text == "/tmp"
+    assert context.id in [known.id for known in box.list_code_contexts()]
+    box.restart_code_context(context)
+    box.remove_code_context(context)
+    assert context.id not in [known.id for known in box.list_code_contexts()]
+
+
+@pytest.mark.parametrize(
+    "language, code, expected",
+    [
+        ("javascript", "const a = await Promise.resolve(20); a + 1", "21"),
+        ("typescript", "interface P { n: number }\nconst p: P = { n: 5 };\np.n", "5"),
+    ],
+)
+def test_other_languages(box, language, code, expected):
+    assert box.run_code(code, language=language).text == expected
+
+
+def test_bash_keeps_its_variables(box):
+    box.run_code("export GREETING=hello", language="bash")
+    assert box.run_code("echo $GREETING there", language="bash").logs.stdout == ["hello there\n"]
+
+
+def test_environment_lasts_for_one_cell(box):
+    assert box.run_code("import os; os.environ['K']", envs={"K": "v"}).text == "v"
+    assert box.run_code("os.environ.get('K', 'gone')").text == "gone"
+
+
+def test_lists_and_dicts_come_as_json_too(box):
+    assert box.run_code("{'a': [1, 2]}").results[0].json == {"a": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    "cell, name",
+    [
+        ("import sys; sys.exit(3)", "SystemExit"),
+        ("import os; os._exit(3)", "SystemExit"),
+        ("def f(): return f()\nf()", "RecursionError"),
+        ("input('who?')", "RuntimeError"),
+        ("'x' * (100 << 20)", "ResultTooLarge"),
+        ("x = []\nwhile True: x.append(bytearray(1 << 24))", None),
+    ],
+)
+def test_what_would_end_an_interpreter_is_a_clear_error_and_the_sandbox_lives(box, cell, name):
+    error = box.run_code(cell).error
+    assert error is not None and (name is None or error.name == name)
+    assert box.run_code("1 + 1").text == "2"
+
+
+def test_a_fork_in_a_cell_ends_with_the_cell(box):
+    execution = box.run_code("import os\npid = os.fork()\nprint('child' if pid == 0 else 'parent')\nif pid: os.waitpid(pid, 0)")
+    assert sorted("".join(execution.logs.stdout).split()) == ["child", "parent"]
+    assert box.run_code("2 + 2").text == "4"
+
+
+def test_a_client_that_leaves_interrupts_its_cell(box):
+    box.run_code("seen = 0")
+    with pytest.raises(Exception):
+        box.run_code("while True: seen += 1", timeout=1)
+    began = time.monotonic()
+    assert int(box.run_code("seen").text) > 0
+    assert time.monotonic() - began < 10
+
+
+def test_many_cells_at_once_take_their_turns(box):
+    box.run_code("turns = []")
+    threads = [threading.Thread(target=box.run_code, args=(f"turns.append({n})",)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert box.run_code("sorted(turns)").text == str(list(range(8)))
+
+
+def test_an_endless_print_is_streamed_and_can_be_left(box):
+    with pytest.raises(Exception):
+        box.run_code("while True: print('x' * 1000)", timeout=1)
+    assert box.run_code("'alive'").text == "alive"
