@@ -48,6 +48,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     start_logging(arguments);
     crate::client::prepare_tls();
+    open_files_as_allowed();
     let config = config(arguments);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -131,6 +132,16 @@ fn told_to_end() -> Result<impl Future<Output = ()> + Send + 'static, Complaint>
         }
         tracing::info!("told to end; sandboxes go on");
     })
+}
+
+/// Every sandbox with a network takes two descriptors, every connection more: the usual soft limit of 1024 would end at some
+/// hundreds. The hard limit stays what the operator set.
+fn open_files_as_allowed() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
+        tracing::warn!(%error, "raise the soft limit of open files");
+    }
 }
 
 fn start_logging(arguments: &Arguments) {
