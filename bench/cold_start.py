@@ -100,19 +100,21 @@ def once(argv):
 def throughput(argv, workers, seconds=3.0):
     """Runs per second with so many under way at once."""
     deadline = time.perf_counter() + seconds
-    start, done, running = time.perf_counter(), 0, set()
-    spawn = lambda: subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    start, done, running = time.perf_counter(), 0, {}
+
+    def take_one():
+        pid, status = os.wait()
+        # Told to the object as well, or it would wait for the same child when it goes.
+        running.pop(pid).returncode = os.waitstatus_to_exitcode(status)
+        return status == 0
+
     while time.perf_counter() < deadline:
         while len(running) < workers:
-            process = spawn()
-            running.add(process.pid)
-        pid, status = os.wait()
-        running.discard(pid)
-        done += status == 0
+            process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            running[process.pid] = process
+        done += take_one()
     while running:
-        pid, status = os.wait()
-        running.discard(pid)
-        done += status == 0
+        done += take_one()
     return done / (time.perf_counter() - start)
 
 

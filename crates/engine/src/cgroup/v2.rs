@@ -225,9 +225,14 @@ pub(super) fn is_frozen(group: &Path) -> Result<bool, Error> {
     Ok(file::keyed(&file::read(&group.join("cgroup.events"))?, "frozen") == 1)
 }
 
-/// Every process of the group gets SIGKILL, frozen ones too, and none can fork away from it.
+/// Every process of the group gets SIGKILL, frozen ones too, and none can fork away from it. A group that somebody has
+/// removed meanwhile holds no process: the kernel says ENODEV for a file that was open by then, ENOENT for one that was not.
 pub(super) fn kill(group: &Path) -> Result<(), Error> {
-    file::write(&group.join("cgroup.kill"), "1")
+    const GONE: [i32; 2] = [rustix::io::Errno::NODEV.raw_os_error(), rustix::io::Errno::NOENT.raw_os_error()];
+    match file::write(&group.join("cgroup.kill"), "1") {
+        Err(error) if error.errno().is_some_and(|errno| GONE.contains(&errno)) => Ok(()),
+        answer => answer,
+    }
 }
 
 /// Who may be asked for a subtree: our own group where it was delegated to us, else the top of the tree as root.
