@@ -4,6 +4,11 @@ use clap::{Parser, Subcommand};
 
 use crate::commands;
 
+const START_HERE: &str = "Start here:
+  cove run -- python3 -c 'print(6*7)'    one command in a sandbox of its own; needs no server
+  cove doctor                            what this machine can do, and how to get the rest
+  cove serve                             sandboxes that live on, over HTTP, for many";
+
 /// Runs AI agents' code in isolated, stateful sandboxes on your own machines
 #[derive(Debug, Parser)]
 #[command(
@@ -11,7 +16,8 @@ use crate::commands;
     version,
     disable_help_subcommand = true,
     subcommand_required = true,
-    arg_required_else_help = true
+    arg_required_else_help = true,
+    after_help = START_HERE
 )]
 pub struct Cli {
     #[command(subcommand)]

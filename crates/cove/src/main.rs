@@ -20,9 +20,10 @@ mod usage;
 
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use cli::{Cli, Verb};
-use complaint::Complaint;
+use complaint::{Complaint, code};
 
 fn main() -> ExitCode {
     // A spawner is this program again, with one word. It must have done nothing else before.
@@ -72,6 +73,10 @@ fn run(verb: &Verb) -> Result<u8, Complaint> {
 /// Help and version go to stdout with code 0; a wrong command line is a complaint.
 fn parse() -> Result<Cli, Complaint> {
     Cli::try_parse().map_err(|error| {
+        // No verb at all: the list of them is the answer, and a script that forgot its verb still fails.
+        if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+            return error.print().map_or_else(Complaint::from, |()| Complaint::silent().with_code(code::USAGE));
+        }
         if error.use_stderr() {
             let known = |word: &String| Cli::command().get_subcommands().any(|verb| verb.get_name() == word);
             let verb = std::env::args().nth(1).filter(known);

@@ -45,6 +45,14 @@ refuses! {
 }
 
 #[test]
+fn no_verb_at_all_shows_the_verbs() {
+    for arguments in [&[][..], &["keys"]] {
+        let said = refusal(arguments);
+        assert!(said.contains("Usage: cove") && said.contains("Commands:") && !said.contains("error:"), "{said}");
+    }
+}
+
+#[test]
 fn a_wrong_line_of_an_env_file_is_named() {
     let place = TestDirectory::new();
     std::fs::write(place.path().join("my.env"), "A=1\nnot a name=2\n").unwrap();
