@@ -20,7 +20,7 @@ use crate::network::RESOLVER;
 use crate::pool::Identity;
 use crate::refused::{Refused, Step};
 use crate::spawner::handle::Spawners;
-use crate::spawner::wire::{Attach, AttachKind, Cgroup, Durability, Launch, Outgoing, Overlay, Request, Slot};
+use crate::spawner::wire::{Attach, AttachKind, Cgroup, Durability, Launch, Outgoing, Overlay, Request, Slot, Window};
 use crate::spec::{Access, Mount, Root, Spec, Storage};
 use crate::storage::Upper;
 use crate::user_namespace::Maps;
@@ -119,12 +119,18 @@ impl Birth {
         for shown in &self.shown {
             mounts.push(Attach { mount: pass(shown.mount.as_fd())?, target: shown.target.clone(), kind: shown.kind });
         }
+        let mut windows = Vec::new();
+        for window in &self.entry.windows {
+            let processors = window.processors.clone();
+            windows.push(Window { tasks: pass(window.tasks.as_fd())?, processors });
+        }
         Ok(Launch {
             user_namespace: pass(self.identity.pair.user.as_fd())?,
             assembly: pass(self.identity.pair.assembly.as_fd())?,
             network: pass(self.network.as_fd())?,
             cgroup: Cgroup {
                 tasks: self.entry.tasks.iter().map(|file| pass(file.as_fd())).collect::<Result<_, _>>()?,
+                windows,
                 directory: self.entry.directory.as_ref().map(|directory| pass(directory.as_fd())).transpose()?,
             },
             overlays,

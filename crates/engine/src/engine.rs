@@ -89,9 +89,22 @@ impl Engine {
 
     /// Starts a new sandbox, or one whose files an earlier life left; returns when its guest answers.
     pub fn launch(&self, spec: &Spec) -> Result<Running, Error> {
+        self.launch_then(spec, |running| guest_line::ping(&running.socket, PATIENCE))
+    }
+
+    /// As [`Engine::launch`], without waiting for the guest: its socket takes connections already. For a caller who
+    /// asks something of it next, and sees by the answer whether it is there.
+    pub fn begin(&self, spec: &Spec) -> Result<Running, Error> {
+        self.launch_then(spec, |_| Ok(()))
+    }
+
+    fn launch_then(&self, spec: &Spec, ready: impl FnOnce(&Running) -> Result<(), String>) -> Result<Running, Error> {
         spec.check()?;
         let fresh = self.house.claim(&spec.id)?;
-        let started = self.bring_up(spec, fresh);
+        let started = self.bring_up(spec, fresh).and_then(|running| match ready(&running) {
+            Ok(()) => Ok(running),
+            Err(reason) => Err(Error::Guest { id: spec.id.clone(), reason }),
+        });
         if started.is_err() {
             self.house.undo(&spec.id, fresh);
         }
@@ -110,11 +123,15 @@ impl Engine {
             // An engine that died in the middle of a launch may have left processes that nobody wrote down.
             house.hierarchy.clear(id.as_str())?;
         }
-        let group = house.hierarchy.create(id.as_str(), &spec.limits)?;
-        let identity = house.pool.identity(&house.spawners)?;
+        // A namespace that is not ready takes a millisecond, and so does the other: side by side.
+        let (identity, rest) = house.pool.beside_identity(&house.spawners, || {
+            let group = house.hierarchy.create(id.as_str(), &spec.limits)?;
+            Ok((group, house.pool.network(kind)?))
+        });
+        let identity = identity?;
         let first_id = identity.first_id;
         let born = || -> Result<Arc<Live>, Error> {
-            let network = house.pool.network(kind)?;
+            let (group, network) = rest?;
             let layers = Layers { spec, base: &house.base, unmerged: &house.unmerged, data: &house.data, fresh };
             let socket = house.records.socket(id);
             let birth = Birth::prepare(&layers, &upper, identity, network, group.entry()?, &socket, &house.spawners)?;
@@ -130,8 +147,6 @@ impl Engine {
         let live = born().inspect_err(|_| house.pool.give_back(first_id))?;
         house.lock().insert(id.clone(), Slot::Running(Arc::clone(&live)));
         self.reaper.watch(&live)?;
-        let ready = guest_line::ping(&live.running.socket, PATIENCE);
-        ready.map_err(|reason| Error::Guest { id: id.clone(), reason })?;
         Ok(live.running.clone())
     }
 
@@ -293,17 +308,16 @@ impl Engine {
 }
 
 fn start_spawners(config: &Config) -> Result<(Spawners, Option<Arc<Again>>), Error> {
-    let guest = Arc::new(guest_program::sealed()?);
     match &config.spawning {
         Spawning::Inline => {
             let alone = SingleThreaded::claim().step("open an inline engine in a process with one thread")?;
-            let spawner = introduce(Spawner::fork(&alone)?, &guest)?;
+            let spawner = Spawner::fork(&alone)?;
             // By then this process has threads and cannot be forked.
             let never = || Err(Refused::new("replace the inline spawner", rustix::io::Errno::BUSY));
             Ok((Spawners::new(vec![spawner], Arc::new(never)), None))
         }
         Spawning::Processes { count, program } => {
-            let program = program.clone();
+            let (program, guest) = (program.clone(), Arc::new(guest_program::sealed()?));
             let start: Arc<Again> = Arc::new(move || introduce(Spawner::exec(&program)?, &guest));
             let spawners = (0..count.get()).map(|_| start()).collect::<Result<Vec<_>, _>>()?;
             Ok((Spawners::new(spawners, Arc::clone(&start)), Some(start)))

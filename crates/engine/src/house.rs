@@ -83,15 +83,16 @@ impl House {
     ) -> Result<(House, Receiver<Departure>), Error> {
         let records = Records::open(data)?;
         let (departed, departures) = channel();
+        let hierarchy = Hierarchy::of_realm(&records.realm()?)?;
         let house = House {
             data: data.canonicalize().map_err(Error::file("find", data))?,
-            hierarchy: Hierarchy::of_realm(&records.realm()?)?,
             records,
             store: Store::open(data)?,
             spawners,
-            pool: Arc::new(Pool::new(pool)),
+            pool: Arc::new(Pool::new(pool, hierarchy.clone())),
             base: base::layer(data)?,
             unmerged: base::unmerged(),
+            hierarchy,
             memory: MemoryWatch::start()?,
             proxy: OnceLock::new(),
             starting_proxy: Mutex::default(),
@@ -167,9 +168,10 @@ impl House {
         let request = Request::Launch(Box::new(birth.request(spec, inner_end, &mut outgoing)?));
         let answered = self.spawners.call(&request, &outgoing);
         let (answer, mut descriptors) = answered.map_err(|source| Error::Launch { id: id.clone(), source })?;
-        let (Answer::Started { pid }, Some(pidfd)) = (answer, descriptors.0.pop()) else {
+        let (Answer::Started { pid, window }, Some(pidfd)) = (answer, descriptors.0.pop()) else {
             return Err(Refused::new("understand a spawner", rustix::io::Errno::BADMSG).into());
         };
+        group.sit(window);
         let pid = pid.cast_unsigned();
         let start_time = process::start_time(pid).unwrap_or(0);
         let life = Life { pid, start_time, first_id: birth.identity.first_id, boot: process::boot() };

@@ -28,8 +28,13 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// Starts a sandbox; returns when its process has become the guest.
-    pub fn start(&mut self, launch: &Launch, passed: &Incoming, guest: BorrowedFd<'_>) -> Result<Child, Refused> {
+    /// Starts a sandbox; returns when its process has become the guest, with the number of the window it joined.
+    pub fn start(
+        &mut self,
+        launch: &Launch,
+        passed: &Incoming,
+        guest: BorrowedFd<'_>,
+    ) -> Result<(Child, usize), Refused> {
         let mut overlays = Ok(Vec::new());
         let assembler = share_memory(&self.alone, &mut self.stack, flags::FILES, None, || {
             overlays = root::assemble(launch, passed);
@@ -41,16 +46,17 @@ impl Launcher {
         let born_in = launch.cgroup.directory.map(|slot| passed.get(slot)).transpose()?;
         // A child of the engine itself, not of the spawner: the engine waits for it, and outlives its spawners.
         let namespaces = flags::PARENT | flags::NEW_MOUNT | flags::NEW_PID | flags::NEW_IPC | flags::NEW_UTS;
-        let mut outcome = None;
+        let (mut outcome, mut window) = (None, 0);
         let (filter, rlimits) = (&self.filter, &self.rlimits);
         let child = share_memory(&self.alone, &mut self.stack, namespaces, born_in, || {
-            let Err(refused) = contain(launch, passed, &overlays, filter, rlimits, guest);
+            let joined = &mut window;
+            let Err(refused) = contain(launch, passed, &overlays, filter, rlimits, guest, joined);
             outcome = Some(refused);
             1
         })
         .step("clone the sandbox's first process")?;
         match outcome {
-            None => Ok(child),
+            None => Ok((child, window)),
             Some(refused) => Err(refused),
         }
     }
@@ -65,11 +71,12 @@ fn contain(
     filter: &Filter,
     rlimits: &Rlimits,
     guest: BorrowedFd<'_>,
+    window: &mut usize,
 ) -> Result<Infallible, Refused> {
     namespace::enter(passed.get(launch.network)?, Kind::Network).step("enter the network namespace")?;
     rustix::system::sethostname(launch.hostname.as_bytes()).step("set the host name")?;
     root::enter(launch, passed, overlays)?; //                                         files: the overlay, /proc, /dev
-    join_cgroups(launch, passed)?; //                                                  late: on a busy host what is above
+    *window = join_cgroups(launch, passed)?; //                                        late: on a busy host what is above
     namespace::unshare(Kind::Cgroup).step("make a cgroup namespace")?; //              would run at the sandbox's share
     rlimits.apply()?; //                                                               second walls, oom score
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).step("open /dev/null")?;
@@ -81,12 +88,18 @@ fn contain(
     become_guest(launch, passed, null.as_fd(), guest) //                               every other descriptor closes
 }
 
-fn join_cgroups(launch: &Launch, passed: &Incoming) -> Result<(), Refused> {
-    for &file in &launch.cgroup.tasks {
-        // "0" is the writer; a task that moves itself spares the kernel a grace period (measured: 7 ms).
-        rustix::io::write(passed.get(file)?, b"0").map(drop).step("join a cgroup")?;
+fn join_cgroups(launch: &Launch, passed: &Incoming) -> Result<usize, Refused> {
+    // "0" is the writer; a task that moves itself spares the kernel a grace period (measured: 7 ms).
+    let join = |file| rustix::io::write(passed.get(file)?, b"0").map(drop).step("join a cgroup");
+    // The processors first: who has not got the sandbox's small share of time yet is not kept waiting for another one.
+    let windows = &launch.cgroup.windows;
+    let here = rustix::thread::sched_getcpu() as u32;
+    let window = windows.iter().position(|window| window.processors.contains(&here)).unwrap_or(0);
+    if let Some(window) = windows.get(window) {
+        join(window.tasks)?;
     }
-    Ok(())
+    launch.cgroup.tasks.iter().try_for_each(|&file| join(file))?;
+    Ok(window)
 }
 
 fn become_guest(

@@ -1,13 +1,14 @@
 //! Namespaces made before anybody asks: they cost more than all the rest of a launch together.
 //!
-//! A filler thread keeps a number of user namespaces (each with its range of ids) and of network namespaces ready. A
-//! caller that finds none makes its own and wakes the filler.
+//! A filler thread keeps a number of user namespaces (each with its range of ids), of network namespaces and of control
+//! groups ready. A caller that finds none makes its own and wakes the filler.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::cgroup::Hierarchy;
 use crate::error::Error;
 use crate::network::namespace::{self, Kind};
 use crate::refused::Refused;
@@ -25,6 +26,8 @@ pub struct Identity {
 #[derive(Debug)]
 pub struct Pool {
     target: usize,
+    /// Keeps groups ready itself.
+    hierarchy: Hierarchy,
     ranges: Mutex<Ranges>,
     ready: Mutex<Ready>,
     wanted: Condvar,
@@ -48,12 +51,12 @@ impl Ready {
 }
 
 impl Pool {
-    pub fn new(target: usize) -> Pool {
+    pub fn new(target: usize, hierarchy: Hierarchy) -> Pool {
         let mut place = [0u8; 4];
         // Without it ranges begin with the first; that is as good on a host with one engine.
         let _ = rustix::rand::getrandom(&mut place, rustix::rand::GetRandomFlags::empty());
         let ranges = Ranges::beginning_at(u32::from_ne_bytes(place));
-        Pool { target, ranges: Mutex::new(ranges), ready: Mutex::default(), wanted: Condvar::new() }
+        Pool { target, hierarchy, ranges: Mutex::new(ranges), ready: Mutex::default(), wanted: Condvar::new() }
     }
 
     pub fn reserve(&self, first_id: u32) {
@@ -65,13 +68,28 @@ impl Pool {
         lock(&self.ranges).give_back(first_id);
     }
 
-    pub fn identity(&self, spawners: &Spawners) -> Result<Identity, Error> {
+    /// An identity, and what `other` does; where none is ready the two are made at the same time.
+    pub fn beside_identity<T>(
+        &self,
+        spawners: &Spawners,
+        other: impl FnOnce() -> Result<T, Error>,
+    ) -> (Result<Identity, Error>, Result<T, Error>) {
         let ready = lock(&self.ready).identities.pop_front();
         self.wanted.notify_one();
-        match ready {
-            Some(identity) => Ok(identity),
-            None => self.make_identity(|request| spawners.call(request, &Outgoing::default()).map(|(_, fds)| fds.0)),
+        if let Some(identity) = ready {
+            return (Ok(identity), other());
         }
+        let make = || self.make_identity(|request| spawners.call(request, &Outgoing::default()).map(|(_, fds)| fds.0));
+        std::thread::scope(|scope| {
+            let making = std::thread::Builder::new().name("cove-identity".into()).stack_size(128 << 10);
+            match making.spawn_scoped(scope, make) {
+                Ok(thread) => {
+                    let other = other();
+                    (thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), other)
+                }
+                Err(_) => (make(), other()),
+            }
+        })
     }
 
     pub fn network(&self, kind: Kind) -> Result<OwnedFd, Error> {
@@ -110,6 +128,7 @@ impl Pool {
                 Missing::Network(kind) => namespace::create(kind)
                     .map(|network| self.add(|ready| ready.networks(kind).push_back(network)))
                     .map_err(Error::from),
+                Missing::Group => self.hierarchy.make_ready().map_err(Error::from),
             };
             let Err(error) = made else { continue };
             match &error {
@@ -128,7 +147,7 @@ impl Pool {
     fn wait_for_want(&self) -> Option<Missing> {
         let mut ready = lock(&self.ready);
         while !ready.closed {
-            if let Some(missing) = ready.missing(self.target) {
+            if let Some(missing) = ready.missing(self.target, self.hierarchy.ready()) {
                 return Some(missing);
             }
             ready = self.wanted.wait(ready).unwrap_or_else(PoisonError::into_inner);
@@ -161,14 +180,16 @@ impl Pool {
 }
 
 enum Missing {
+    Group,
     Identity,
     Network(Kind),
 }
 
 impl Ready {
     /// What there is least of.
-    fn missing(&self, target: usize) -> Option<Missing> {
+    fn missing(&self, target: usize, groups: Option<usize>) -> Option<Missing> {
         let counts = [
+            (groups.unwrap_or(target), Missing::Group),
             (self.identities.len(), Missing::Identity),
             (self.loopback.len(), Missing::Network(Kind::Loopback)),
             (self.egress.len(), Missing::Network(Kind::Egress)),

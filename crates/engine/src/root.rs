@@ -9,10 +9,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags};
 use rustix::process::{Gid, Uid};
 
-use cove_sys::mount::{Attributes, Reach, set_attributes};
 use cove_sys::namespace::{self, Kind};
 
 use crate::refused::{Refused, Step};
@@ -25,21 +24,21 @@ const MOUNT_POINTS: [&str; 3] = ["proc", "dev", "sys"];
 /// What `/proc` hides: facts of the host, its memory, its keys, its controls. Docker's list, and `kallsyms`,
 /// `config.gz` and `partitions`, which tell an attacker what to aim at.
 const MASKED_FILES: [&str; 11] = [
-    "proc/kcore",
-    "proc/keys",
-    "proc/timer_list",
-    "proc/sched_debug",
-    "proc/latency_stats",
-    "proc/sysrq-trigger",
-    "proc/config.gz",
-    "proc/kallsyms",
-    "proc/partitions",
-    "proc/interrupts",
-    "proc/key-users",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/timer_list",
+    "/proc/sched_debug",
+    "/proc/latency_stats",
+    "/proc/sysrq-trigger",
+    "/proc/config.gz",
+    "/proc/kallsyms",
+    "/proc/partitions",
+    "/proc/interrupts",
+    "/proc/key-users",
 ];
 const MASKED_DIRECTORIES: [&str; 3] = ["proc/acpi", "proc/scsi", "proc/asound"];
 /// What `/proc` shows and nobody may change.
-const READ_ONLY: [&str; 4] = ["proc/sys", "proc/bus", "proc/fs", "proc/irq"];
+const READ_ONLY: [&str; 4] = ["/proc/sys", "/proc/bus", "/proc/fs", "/proc/irq"];
 
 /// Makes the sandbox's overlays, root first, as detached mounts. For a process of its own: it becomes the sandbox's
 /// root user and does not come back.
@@ -229,11 +228,11 @@ pub fn enter(launch: &Launch, passed: &Incoming, overlays: &[OwnedFd]) -> Result
     for (mount, overlay) in inner.iter().zip(&launch.overlays[1..]) {
         attach(mount.as_fd(), root.as_fd(), &overlay.target)?;
     }
-    mount_proc(root.as_fd(), devices.as_fd(), nothing.as_fd())?;
+    mount_devices(launch, root.as_fd(), devices.as_fd())?;
+    mount_proc(root.as_fd(), nothing.as_fd())?;
     if let Some(slot) = launch.memory_info {
         attach(passed.get(slot)?, root.as_fd(), "proc/meminfo")?;
     }
-    mount_devices(launch, root.as_fd(), devices.as_fd())?;
     for extra in &launch.mounts {
         attach(passed.get(extra.mount)?, root.as_fd(), &extra.target)?;
     }
@@ -246,41 +245,46 @@ fn attach(mount: BorrowedFd<'_>, root: BorrowedFd<'_>, target: &str) -> Result<(
     rustix::mount::move_mount(mount, "", &place, "", flags).step(&format!("mount on /{target}"))
 }
 
-fn mount_proc(root: BorrowedFd<'_>, devices: BorrowedFd<'_>, nothing: BorrowedFd<'_>) -> Result<(), Refused> {
+/// Once `/proc` and `/dev` are there, what lies at a path below them is the kernel's or ours, never the sandbox's: old-style
+/// calls by path do then, one for each cover instead of five.
+fn mount_proc(root: BorrowedFd<'_>, nothing: BorrowedFd<'_>) -> Result<(), Refused> {
     let attributes =
         MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let proc = new_filesystem("proc", &[], attributes)?;
     attach(proc.as_fd(), root, "proc")?;
     for target in MASKED_FILES {
-        cover(devices, "null", root, target)?;
-    }
-    for target in MASKED_DIRECTORIES {
-        cover(nothing, "", root, target)?;
+        where_present(rustix::mount::mount_bind("/dev/null", target), "cover", target)?;
     }
     for target in READ_ONLY {
-        let Some(place) = where_present(root, target)? else { continue };
-        let copy = clone_mount(place.as_fd(), "").step(&format!("copy /{target}"))?;
-        let fixed = Attributes::READ_ONLY.and(Attributes::NO_SUID).and(Attributes::NO_DEVICES).and(Attributes::NO_EXEC);
-        set_attributes(copy.as_fd(), Reach::One, fixed, None).step(&format!("make /{target} read-only"))?;
-        attach(copy.as_fd(), root, target)?;
+        if where_present(rustix::mount::mount_bind(target, target), "copy", target)? {
+            let fixed =
+                MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+            rustix::mount::mount_remount(target, fixed, c"").step(&format!("make {target} read-only"))?;
+        }
+    }
+    for target in MASKED_DIRECTORIES {
+        cover(nothing, root, target)?;
     }
     Ok(())
 }
 
-/// Hides `target` under something that says nothing; a kernel that has no such file needs no cover.
-fn cover(from: BorrowedFd<'_>, name: &str, root: BorrowedFd<'_>, target: &str) -> Result<(), Refused> {
-    let Some(place) = where_present(root, target)? else { return Ok(()) };
-    let copy = clone_mount(from, name).step(&format!("make a cover for /{target}"))?;
-    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    rustix::mount::move_mount(&copy, "", &place, "", flags).step(&format!("cover /{target}"))
+/// Whether it was done; a kernel that has no such file needs no cover.
+fn where_present(done: rustix::io::Result<()>, what: &str, target: &str) -> Result<bool, Refused> {
+    match done {
+        Err(Errno::NOENT) => Ok(false),
+        done => done.map(|()| true).step(&format!("{what} {target}")),
+    }
 }
 
-fn where_present(root: BorrowedFd<'_>, target: &str) -> Result<Option<OwnedFd>, Refused> {
-    match open_beneath(root, target, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
-        Ok(place) => Ok(Some(place)),
-        Err(refused) if refused.errno == Errno::NOENT.raw_os_error() => Ok(None),
-        Err(refused) => Err(refused),
-    }
+/// Hides a directory under the empty one, which has no path here.
+fn cover(nothing: BorrowedFd<'_>, root: BorrowedFd<'_>, target: &str) -> Result<(), Refused> {
+    let place = match open_beneath(root, target, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+        Err(refused) if refused.errno == Errno::NOENT.raw_os_error() => return Ok(()),
+        other => other?,
+    };
+    let copy = clone_mount(nothing, "").step(&format!("make a cover for /{target}"))?;
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    rustix::mount::move_mount(&copy, "", &place, "", flags).step(&format!("cover /{target}"))
 }
 
 fn clone_mount(directory: BorrowedFd<'_>, path: &str) -> rustix::io::Result<OwnedFd> {

@@ -54,7 +54,8 @@ fn run_in(group: &Group, script: &str) -> Child {
     let entry = group.entry().unwrap();
     let own = std::process::id();
     let mut join = String::new();
-    for tasks in &entry.tasks {
+    let window = entry.windows.first().map(|window| &*window.tasks);
+    for tasks in entry.tasks.iter().chain(window) {
         join += &format!("echo 0 > /proc/{own}/fd/{} && ", tasks.as_raw_fd());
     }
     if let Some(directory) = &entry.directory {

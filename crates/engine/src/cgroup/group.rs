@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::processors::Seat;
+use super::processors::{Choice, Seat};
 use super::v1::Fresh;
 use super::{Error, Inner, Tree, largest, v2};
 use crate::spec::Limits;
@@ -16,14 +16,33 @@ pub struct Group {
     inner: Arc<Inner>,
     name: String,
     seat: Mutex<Option<Seat>>,
+    /// Opened ahead, for one launch.
+    opened: Mutex<Option<Opened>>,
+    choices: Mutex<Vec<Choice>>,
 }
 
 /// What a launcher needs to put its child into the group: it writes `0` into each of `tasks` as the child, and passes
-/// `directory` to clone3 with `CLONE_INTO_CGROUP`. A hybrid host has both.
+/// `directory` to clone3 with `CLONE_INTO_CGROUP`. A hybrid host has both. Of `windows` it joins one: best the one whose
+/// processors it is running on, and [`Group::sit`] is told which.
 #[derive(Debug)]
 pub struct Entry {
     pub tasks: Vec<OwnedFd>,
+    pub windows: Vec<Window>,
     pub directory: Option<OwnedFd>,
+}
+
+/// A v1 cpuset that a launch may join.
+#[derive(Debug)]
+pub struct Window {
+    pub tasks: Arc<OwnedFd>,
+    pub processors: Vec<u32>,
+}
+
+/// The files of a group through which it is joined.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) tasks: Vec<OwnedFd>,
+    pub(super) directory: Option<OwnedFd>,
 }
 
 /// What the group used so far, as the kernel counts it.
@@ -41,8 +60,14 @@ pub struct Usage {
 }
 
 impl Group {
-    pub(super) fn new(inner: &Arc<Inner>, name: &str, seat: Option<Seat>) -> Group {
-        Group { inner: Arc::clone(inner), name: name.to_owned(), seat: Mutex::new(seat) }
+    pub(super) fn new(inner: &Arc<Inner>, name: &str, seat: Option<Seat>, opened: Option<Opened>) -> Group {
+        Group {
+            inner: Arc::clone(inner),
+            name: name.to_owned(),
+            seat: Mutex::new(seat),
+            opened: Mutex::new(opened),
+            choices: Mutex::default(),
+        }
     }
 
     pub fn name(&self) -> &str {
@@ -51,9 +76,25 @@ impl Group {
 
     pub fn entry(&self) -> Result<Entry, Error> {
         match &self.inner.tree {
-            Tree::V1(tree) => tree.entry(&self.name, self.lock_seat().as_ref()),
+            Tree::V1(tree) => {
+                let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let Opened { tasks, directory } = opened.map_or_else(|| tree.open(&self.name), Ok)?;
+                let choices = self.lock_seat().as_ref().map(Seat::choices).unwrap_or_default();
+                let window = |choice: &Choice| tree.window(&choice.list, &choice.numbers);
+                let windows = choices.iter().map(window).collect::<Result<_, _>>()?;
+                *self.choices.lock().unwrap_or_else(PoisonError::into_inner) = choices;
+                Ok(Entry { tasks, windows, directory })
+            }
             Tree::V2(tree) => tree.entry(&self.name),
             Tree::Absent(absent) => Err(absent.clone().into()),
+        }
+    }
+
+    /// Which of the entry's windows was taken.
+    pub fn sit(&self, window: usize) {
+        let choices = std::mem::take(&mut *self.choices.lock().unwrap_or_else(PoisonError::into_inner));
+        if let (Some(choice), Some(seat)) = (choices.get(window), self.lock_seat().as_mut()) {
+            seat.move_to(choice);
         }
     }
 

@@ -18,6 +18,7 @@ mod largest;
 mod layout;
 mod memory_watch;
 mod processors;
+mod ready;
 mod v1;
 mod v2;
 
@@ -31,7 +32,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::FlockOperation;
 
 pub use error::{Absent, Error};
-pub use group::{Entry, Group, Usage};
+use group::Opened;
+pub use group::{Entry, Group, Usage, Window};
 pub use layout::{Layout, Mounted};
 pub use memory_watch::MemoryWatch;
 
@@ -115,16 +117,16 @@ impl Hierarchy {
     /// A new group with its limits set and nobody in it.
     pub fn create(&self, name: &str, limits: &Limits) -> Result<Group, Error> {
         check_name(name)?;
-        let made = match self.inner.tree.create(name) {
+        let opened = match self.inner.tree.create(name) {
             // The empty realm was taken away by a neighbour that ended.
             Err(Error::File { source, .. }) if source.kind() == ErrorKind::NotFound => {
                 self.inner.tree.make_bases().and_then(|()| self.inner.tree.create(name))
             }
             other => other,
         };
-        made?;
+        let opened = opened?;
         let seat = self.inner.tree.seat(limits.cpus);
-        let group = Group::new(&self.inner, name, seat);
+        let group = Group::new(&self.inner, name, seat, opened);
         if let Err(error) = group.write(limits, Fresh::Yes) {
             // The first error is the one to tell; what stays is found by the sweep.
             let _ = group.remove();
@@ -139,7 +141,24 @@ impl Hierarchy {
         let tree = &self.inner.tree;
         tree.landmark()?.join(name).join("cgroup.procs").exists().then_some(())?;
         let seat = tree.seated(name).and_then(|list| tree.processors()?.seat_at(&list, 1.0));
-        Some(Group::new(&self.inner, name, seat))
+        Some(Group::new(&self.inner, name, seat, None))
+    }
+
+    /// Makes one ahead of its sandbox; for a thread of the background. What an engine that was killed had ready is taken
+    /// away before the first. Only v1 can give a group another name.
+    pub fn make_ready(&self) -> Result<(), Error> {
+        match &self.inner.tree {
+            Tree::V1(tree) => tree.make_ready(),
+            Tree::V2(_) | Tree::Absent(_) => Ok(()),
+        }
+    }
+
+    /// How many are ready; `None` where none can be.
+    pub fn ready(&self) -> Option<usize> {
+        match &self.inner.tree {
+            Tree::V1(tree) => Some(tree.ready()),
+            Tree::V2(_) | Tree::Absent(_) => None,
+        }
     }
 
     /// Every group of this realm, with or without processes: what the sweep goes by. Groups that a crash left in
@@ -154,7 +173,7 @@ impl Hierarchy {
     /// Ends every process of a group, known or not, and takes it away; also what a crash left half made.
     pub fn clear(&self, name: &str) -> Result<(), Error> {
         check_name(name)?;
-        let group = Group::new(&self.inner, name, None);
+        let group = Group::new(&self.inner, name, None, None);
         match group.kill() {
             // Half made: no process can be in it.
             Err(Error::File { source, .. }) if source.kind() == ErrorKind::NotFound => {}
@@ -166,6 +185,9 @@ impl Hierarchy {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if let Tree::V1(tree) = &self.tree {
+            tree.let_go();
+        }
         let alone = |lock: &File| rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok();
         if self.lock.as_ref().is_some_and(alone) {
             match &self.tree {
@@ -222,10 +244,10 @@ impl Tree {
         }
     }
 
-    fn create(&self, name: &str) -> Result<(), Error> {
+    fn create(&self, name: &str) -> Result<Option<Opened>, Error> {
         match self {
             Tree::V1(tree) => tree.create(name),
-            Tree::V2(tree) => tree.create(name),
+            Tree::V2(tree) => tree.create(name).map(|()| None),
             Tree::Absent(absent) => Err(absent.clone().into()),
         }
     }

@@ -8,7 +8,11 @@
 //! The price: a sandbox stays on the processors it was given, so it is seated where the fewest others were promised
 //! processor time.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Each is a descriptor in the launch's packet, which has room for so many and its layers.
+const MOST_CHOICES: usize = 64;
 
 /// Thousandths of a processor promised, by position in `numbers`.
 #[derive(Debug)]
@@ -21,8 +25,17 @@ pub(super) struct Processors {
 #[derive(Debug)]
 pub(super) struct Seat {
     processors: Arc<Processors>,
-    positions: std::ops::Range<usize>,
+    positions: Range<usize>,
     share: u64,
+}
+
+/// A place that a launch may take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Choice {
+    /// As the kernel writes it.
+    pub(super) list: String,
+    pub(super) numbers: Vec<u32>,
+    positions: Range<usize>,
 }
 
 impl Processors {
@@ -44,14 +57,31 @@ impl Processors {
             return None;
         }
         let mut promised = self.promised.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = self.count() - width;
-        let starts = (0..=last).step_by(width).chain([last]);
         let load = |start: usize| promised[start..start + width].iter().sum::<u64>();
-        let start = starts.min_by_key(|start| load(*start)).unwrap_or(0);
+        let start = self.starts(width).min_by_key(|start| load(*start)).unwrap_or(0);
         let positions = start..start + width;
         let share = share_of(cpus, width);
         promised[positions.clone()].iter_mut().for_each(|load| *load += share);
         Some(Seat { processors: Arc::clone(self), positions, share })
+    }
+
+    /// Where seats of a width begin.
+    fn starts(&self, width: usize) -> impl Iterator<Item = usize> {
+        let last = self.count() - width;
+        (0..=last).step_by(width).chain((last % width != 0).then_some(last))
+    }
+
+    fn list(&self, positions: &Range<usize>) -> String {
+        let mut parts: Vec<(u32, u32)> = Vec::new();
+        for number in &self.numbers[positions.clone()] {
+            match parts.last_mut() {
+                Some((_, last)) if *last + 1 == *number => *last = *number,
+                _ => parts.push((*number, *number)),
+            }
+        }
+        let part =
+            |(first, last): &(u32, u32)| if first == last { first.to_string() } else { format!("{first}-{last}") };
+        parts.iter().map(part).collect::<Vec<_>>().join(",")
     }
 
     /// The seat a sandbox of an earlier life of the server has, told by its kernel list.
@@ -72,17 +102,30 @@ impl Processors {
 impl Seat {
     /// As the kernel writes it.
     pub(super) fn list(&self) -> String {
-        let numbers = &self.processors.numbers[self.positions.clone()];
-        let mut parts: Vec<(u32, u32)> = Vec::new();
-        for number in numbers {
-            match parts.last_mut() {
-                Some((_, last)) if *last + 1 == *number => *last = *number,
-                _ => parts.push((*number, *number)),
-            }
-        }
-        let part =
-            |(first, last): &(u32, u32)| if first == last { first.to_string() } else { format!("{first}-{last}") };
-        parts.iter().map(part).collect::<Vec<_>>().join(",")
+        self.processors.list(&self.positions)
+    }
+
+    /// This place, then those where no more was promised to others: a process that takes the one it happens to run in
+    /// need not move, and on a busy machine a move means standing in line again (measured: 3 ms).
+    pub(super) fn choices(&self) -> Vec<Choice> {
+        let promised = self.processors.promised.lock().unwrap_or_else(PoisonError::into_inner);
+        let load = |start: usize| promised[start..start + self.width()].iter().sum::<u64>();
+        let own = self.positions.start;
+        let as_good = self.processors.starts(self.width()).filter(|start| *start != own && load(*start) <= load(own));
+        let choice = |start: usize| {
+            let positions = start..start + self.width();
+            let (list, numbers) =
+                (self.processors.list(&positions), self.processors.numbers[positions.clone()].to_vec());
+            Choice { list, numbers, positions }
+        };
+        std::iter::once(own).chain(as_good).take(MOST_CHOICES).map(choice).collect()
+    }
+
+    pub(super) fn move_to(&mut self, choice: &Choice) {
+        let mut promised = self.processors.promised.lock().unwrap_or_else(PoisonError::into_inner);
+        promised[self.positions.clone()].iter_mut().for_each(|load| *load -= self.share);
+        promised[choice.positions.clone()].iter_mut().for_each(|load| *load += self.share);
+        self.positions = choice.positions.clone();
     }
 
     pub(super) fn width(&self) -> usize {
@@ -136,6 +179,21 @@ mod tests {
         assert_eq!(pair.list(), "2-3");
         drop(first);
         assert_eq!(processors.seat(0.5).unwrap().list(), "0");
+    }
+
+    #[test]
+    fn a_launch_may_stay_where_it_runs_until_the_others_have_less() {
+        let processors = Processors::from_list("0-1");
+        let lists = |seat: &Seat| seat.choices().into_iter().map(|choice| choice.list).collect::<Vec<_>>();
+        let first = processors.seat(1.0).unwrap();
+        assert_eq!(lists(&first), ["0", "1"]);
+        let mut second = processors.seat(1.0).unwrap();
+        assert_eq!(lists(&second), ["1", "0"]);
+        second.move_to(&second.choices()[1]);
+        let third = processors.seat(1.0).unwrap();
+        assert_eq!(lists(&third), ["1"], "two are on the other already");
+        drop((first, second, third));
+        assert_eq!(*processors.promised.lock().unwrap(), [0, 0]);
     }
 
     #[test]

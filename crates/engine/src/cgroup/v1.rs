@@ -5,20 +5,26 @@
 //! not joined at all. Cpusets are not per sandbox but shared by all that sit on the same processors: joining one that exists costs
 //! one write, while making one makes the kernel look at its scheduling domains.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::layout::{Layout, Mounted};
 use super::processors::{Processors, Seat, held_by_seat};
-use super::{Absent, Deadline, Entry, Error, Usage, file, remove_directory, v2};
+use super::ready::Ready;
+use super::{Absent, Deadline, Error, Opened, Usage, Window, file, remove_directory, v2};
 use crate::spec::Limits;
 
 /// Bandwidth is measured out per so many microseconds; the kernel's own default.
 const QUOTA_PERIOD: u64 = 100_000;
+
+/// The weight a new group has.
+const ONE_PROCESSOR: u64 = 1024;
 
 /// The directories that our groups are made in.
 #[derive(Debug)]
@@ -33,7 +39,12 @@ pub(super) struct Tree {
     /// Only where the kernel's block scheduler honours weights.
     blkio: Option<PathBuf>,
     unified: Option<PathBuf>,
+    /// Whether the kernel counts swap.
+    swap_counted: bool,
     pub(super) processors: Arc<Processors>,
+    ready: Ready,
+    /// The shared cpusets, by their processors, opened for those who join.
+    windows: Mutex<HashMap<String, Arc<OwnedFd>>>,
 }
 
 impl Tree {
@@ -67,16 +78,20 @@ impl Tree {
             Some(base) => file::read(&base.join("cpuset.cpus"))?,
             None => fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_else(|_| "0".into()),
         };
+        let memory = needed("memory")?;
         Ok(Tree {
-            memory: needed("memory")?,
+            swap_counted: memory.join("memory.memsw.limit_in_bytes").exists(),
+            memory,
             cpu: needed("cpu")?,
             pids: needed("pids")?,
             cpuacct,
             freezer,
             cpuset,
-            blkio: of_v1("blkio", &|base| honours_weights() && base.join("blkio.bfq.weight").exists()),
+            blkio: of_v1("blkio", &|base| base.join("blkio.bfq.weight").exists() && honours_weights()),
             unified,
             processors: Processors::from_list(&online),
+            ready: Ready::default(),
+            windows: Mutex::default(),
         })
     }
 
@@ -101,13 +116,43 @@ impl Tree {
     }
 
     pub(super) fn make_bases(&self) -> Result<(), Error> {
+        self.lock_windows().clear();
         for base in self.bases().into_iter().chain(&self.cpuset) {
             make_directory(base)?;
         }
         self.cpuset.as_deref().map_or(Ok(()), inherit_cpuset)
     }
 
-    pub(super) fn create(&self, name: &str) -> Result<(), Error> {
+    /// With its files opened, where one was ready.
+    pub(super) fn create(&self, name: &str) -> Result<Option<Opened>, Error> {
+        match self.ready.take(&self.bases(), name) {
+            Some(opened) => Ok(Some(opened)),
+            None => self.make(name).map(|()| None),
+        }
+    }
+
+    pub(super) fn make_ready(&self) -> Result<(), Error> {
+        self.ready.clear_of_the_dead(&self.bases());
+        let name = self.ready.next_name();
+        self.make(&name)?;
+        let opened = self.open(&name).inspect_err(|_| {
+            // The first error is the one to tell; what stays the next engine finds.
+            let _ = self.remove(&name);
+        })?;
+        self.ready.add(name, opened);
+        Ok(())
+    }
+
+    pub(super) fn ready(&self) -> usize {
+        self.ready.count()
+    }
+
+    /// Takes away what is ready.
+    pub(super) fn let_go(&self) {
+        self.ready.clear(&self.bases());
+    }
+
+    fn make(&self, name: &str) -> Result<(), Error> {
         let mut made: Vec<PathBuf> = Vec::new();
         for base in self.bases() {
             let path = base.join(name);
@@ -127,9 +172,12 @@ impl Tree {
     }
 
     pub(super) fn set(&self, name: &str, limits: &Limits, seat: Option<&Seat>, fresh: Fresh) -> Result<(), Error> {
-        self.set_memory(name, limits.memory)?;
+        self.set_memory(name, limits.memory, fresh)?;
         let cpu = self.cpu.join(name);
-        file::write(&cpu.join("cpu.shares"), &shares(limits.cpus).to_string())?;
+        let shares = shares(limits.cpus);
+        if fresh == Fresh::No || shares != ONE_PROCESSOR {
+            file::write(&cpu.join("cpu.shares"), &shares.to_string())?;
+        }
         let quota = quota(limits.cpus, seat, self.processors.count());
         let unset =
             quota.is_none() && (fresh == Fresh::Yes || file::read(&cpu.join("cpu.cfs_quota_us"))?.trim() == "-1");
@@ -147,13 +195,14 @@ impl Tree {
 
     /// Memory, and memory with swap, are the same number: swap gives no room beyond the limit. The kernel refuses a
     /// `memsw` below `memory` with EINVAL, so the order depends on whether the limit grows.
-    fn set_memory(&self, name: &str, limit: u64) -> Result<(), Error> {
+    fn set_memory(&self, name: &str, limit: u64, fresh: Fresh) -> Result<(), Error> {
         let group = self.memory.join(name);
         let (plain, with_swap) = (group.join("memory.limit_in_bytes"), group.join("memory.memsw.limit_in_bytes"));
         let value = limit.to_string();
-        let swap_counted = with_swap.exists();
+        let swap_counted = self.swap_counted;
         let set = || {
-            if swap_counted && file::read_number(&with_swap)? < limit {
+            // A new group has no limit: nothing it is given is above.
+            if fresh == Fresh::No && swap_counted && file::read_number(&with_swap)? < limit {
                 file::write(&with_swap, &value)?;
             }
             file::write(&plain, &value)?;
@@ -168,29 +217,43 @@ impl Tree {
         })
     }
 
-    pub(super) fn entry(&self, name: &str, seat: Option<&Seat>) -> Result<Entry, Error> {
+    /// Opens a group for those who join it.
+    pub(super) fn open(&self, name: &str) -> Result<Opened, Error> {
         let mut tasks = Vec::new();
         for base in self.bases() {
             if Some(base) != self.unified.as_ref() {
                 tasks.push(file::open_for_writing(&base.join(name).join("tasks"))?);
             }
         }
-        if let (Some(seat), Some(_)) = (seat, &self.cpuset) {
-            tasks.push(file::open_for_writing(&self.window(seat)?.join("tasks"))?);
-        }
         let directory = self.unified.as_ref().map(|base| file::open_directory(&base.join(name))).transpose()?;
-        Ok(Entry { tasks, directory })
+        Ok(Opened { tasks, directory })
     }
 
-    /// The cpuset shared by all that sit on these processors.
-    fn window(&self, seat: &Seat) -> Result<PathBuf, Error> {
+    /// The cpuset shared by all that sit on these processors, opened once.
+    pub(super) fn window(&self, list: &str, processors: &[u32]) -> Result<Window, Error> {
+        let mut windows = self.lock_windows();
+        let tasks = match windows.get(list) {
+            Some(tasks) => Arc::clone(tasks),
+            None => {
+                let tasks = Arc::new(file::open_for_writing(&self.window_directory(list)?.join("tasks"))?);
+                windows.insert(list.to_owned(), Arc::clone(&tasks));
+                tasks
+            }
+        };
+        Ok(Window { tasks, processors: processors.to_vec() })
+    }
+
+    fn lock_windows(&self) -> MutexGuard<'_, HashMap<String, Arc<OwnedFd>>> {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn window_directory(&self, list: &str) -> Result<PathBuf, Error> {
         let base = self.cpuset.as_deref().unwrap_or(Path::new(""));
-        let list = seat.list();
         let window = base.join(format!("cpus-{list}"));
         if !window.exists() {
             make_directory(&window)?;
             file::write(&window.join("cpuset.mems"), file::read(&base.join("cpuset.mems"))?.trim())?;
-            file::write(&window.join("cpuset.cpus"), &list)?;
+            file::write(&window.join("cpuset.cpus"), list)?;
         }
         Ok(window)
     }
@@ -204,7 +267,7 @@ impl Tree {
     pub(super) fn reseat(&self, name: &str, seat: Option<&Seat>) -> Result<(), Error> {
         let Some(base) = &self.cpuset else { return Ok(()) };
         let target = match seat {
-            Some(seat) => self.window(seat)?,
+            Some(seat) => self.window_directory(&seat.list())?,
             None => base.clone(),
         };
         let deadline = Deadline::default();
@@ -380,9 +443,9 @@ pub(crate) fn honours_weights() -> bool {
     })
 }
 
-/// 1,024 is one processor's worth, as everywhere in v1.
+/// One processor's worth, as everywhere in v1.
 fn shares(cpus: f64) -> u64 {
-    (cpus * 1024.0).clamp(2.0, 262_144.0) as u64
+    (cpus * ONE_PROCESSOR as f64).clamp(2.0, 262_144.0) as u64
 }
 
 /// Microseconds per period, where a seat alone does not hold the limit.
@@ -463,7 +526,7 @@ mod tests {
         assert!(tree.freezer.is_some() && tree.unified.is_none());
         tree.create("a").unwrap();
         tree.set("a", &Limits::default(), None, Fresh::Yes).unwrap();
-        let entry = tree.entry("a", None).unwrap();
+        let entry = tree.open("a").unwrap();
         assert!(entry.directory.is_none());
         let own = std::process::id();
         let join = |file: &std::os::fd::OwnedFd| {

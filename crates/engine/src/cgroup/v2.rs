@@ -138,7 +138,11 @@ impl Tree {
     }
 
     pub(super) fn entry(&self, name: &str) -> Result<Entry, Error> {
-        Ok(Entry { tasks: Vec::new(), directory: Some(file::open_directory(&self.base.join(name))?) })
+        Ok(Entry {
+            tasks: Vec::new(),
+            windows: Vec::new(),
+            directory: Some(file::open_directory(&self.base.join(name))?),
+        })
     }
 
     pub(super) fn directory(&self, name: &str) -> PathBuf {

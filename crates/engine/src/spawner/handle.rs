@@ -38,12 +38,13 @@ impl Spawner {
         Ok(Spawner { socket: Some(ours), pid })
     }
 
-    /// Forks the calling process, which must have one thread.
+    /// Forks the calling process, which must have one thread. It has the guest already, and gets ready while its parent does
+    /// other things.
     pub fn fork(alone: &SingleThreaded) -> Result<Spawner, Refused> {
         let (ours, theirs) = sockets()?;
         let pid = cove_sys::clone::fork(alone, || {
             let closed = cove_sys::exec::close_all_but(3, theirs.as_fd());
-            if closed.is_ok() { super::run(&theirs) } else { 2 }
+            if closed.is_ok() { super::run(&theirs, super::Guest::Own) } else { 2 }
         })
         .step("fork a spawner")?;
         Ok(Spawner { socket: Some(ours), pid })

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use cove_sys::clone::{SingleThreaded, Stack};
 
+use crate::guest_program;
 use crate::launch::Launcher;
 use crate::limits::Rlimits;
 use crate::refused::{Refused, Step};
@@ -28,19 +29,28 @@ pub const ARGUMENT: &str = "__cove-spawner";
 /// argument is [`ARGUMENT`].
 pub fn main() -> ! {
     let code = match std::io::stdin().as_fd().try_clone_to_owned() {
-        Ok(socket) => run(&socket),
+        Ok(socket) => run(&socket, Guest::Given),
         Err(_) => 2,
     };
     std::process::exit(code)
 }
 
 /// Serves until the other side closes. A spawner that cannot start says so on every request.
-pub(crate) fn run(socket: &OwnedFd) -> i32 {
-    let spawner = Spawner::start();
+pub(crate) fn run(socket: &OwnedFd, guest: Guest) -> i32 {
+    let spawner = Spawner::start(guest);
     match serve(socket.as_fd(), spawner) {
         Ok(()) => 0,
         Err(_) => 1,
     }
+}
+
+/// Where a spawner has the guest from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Guest {
+    /// It is told ([`Request::Guest`]): one copy in memory serves all.
+    Given,
+    /// It makes its own copy: it is the only one.
+    Own,
 }
 
 struct Spawner {
@@ -50,7 +60,7 @@ struct Spawner {
 }
 
 impl Spawner {
-    fn start() -> Result<Spawner, Refused> {
+    fn start(guest: Guest) -> Result<Spawner, Refused> {
         rustix::thread::set_name(c"cove-spawner").step("name the spawner")?;
         let launcher = Launcher {
             alone: SingleThreaded::claim().step("be a process with one thread")?,
@@ -61,7 +71,8 @@ impl Spawner {
         let proc = empty::open_proc()?;
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
         empty::move_in()?;
-        Ok(Spawner { launcher, proc, guest: None })
+        let guest = if guest == Guest::Own { Some(guest_program::sealed()?) } else { None };
+        Ok(Spawner { launcher, proc, guest })
     }
 
     fn answer(&mut self, request: Request, passed: Incoming) -> Result<(Answer, Vec<OwnedFd>), Refused> {
@@ -76,8 +87,8 @@ impl Spawner {
             }
             Request::Launch(launch) => {
                 let guest = self.guest.as_ref().ok_or_else(|| Refused::new("find the guest", Errno::NOENT))?;
-                let child = self.launcher.start(&launch, &passed, guest.as_fd())?;
-                Ok((Answer::Started { pid: child.pid.as_raw_nonzero().get() }, vec![child.pidfd]))
+                let (child, window) = self.launcher.start(&launch, &passed, guest.as_fd())?;
+                Ok((Answer::Started { pid: child.pid.as_raw_nonzero().get(), window }, vec![child.pidfd]))
             }
         }
     }

@@ -96,8 +96,16 @@ pub struct Launch {
 pub struct Cgroup {
     /// Version 1: the child writes `0` to each of these `tasks` files.
     pub tasks: Vec<Slot>,
+    /// And to one of these: the one whose processors it runs on, or the first.
+    pub windows: Vec<Window>,
     /// Version 2: the child is born in the directory.
     pub directory: Option<Slot>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Window {
+    pub tasks: Slot,
+    pub processors: Vec<u32>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -140,6 +148,8 @@ pub enum Answer {
     /// With a pidfd.
     Started {
         pid: i32,
+        /// The one it joined, where the launch named any.
+        window: usize,
     },
     /// With the user namespace and its mount namespace.
     Namespaces,

@@ -37,7 +37,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     let data = Place::new(arguments.data.clone()).ephemeral(sandbox::files(arguments));
     let config = Config { data: data.clone(), spawning: Spawning::Inline, pool: 0 };
     let engine = Engine::open(config).map_err(sandbox::complaint)?;
-    let running = engine.launch(&sandbox).map_err(sandbox::complaint)?;
+    let running = engine.begin(&sandbox).map_err(sandbox::complaint)?;
 
     let outcome = make_workdir(&running.socket, arguments)
         .and_then(|()| Ok(Foreground::start(&running.socket, &signals, command, input, arguments.timeout)?.run()?));
