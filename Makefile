@@ -5,7 +5,7 @@ export CARGO_TARGET_DIR ?= $(COVE_CACHE)/target
 export PIP_CACHE_DIR ?= $(COVE_CACHE)/pip
 export npm_config_cache ?= $(COVE_CACHE)/npm
 
-.PHONY: help run build test test-quick bench fmt clean
+.PHONY: help run build test test-quick bench numbers fuzz fmt clean
 
 help: ## what can be done here
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,10 +27,19 @@ test-quick: ## format, lints and the tests that need no SDK
 	@scripts/setup build
 	@scripts/test quick
 
-bench: ## measure against other runtimes, in one run; writes bench/results.md
+bench: ## measure beside other runtimes, in one run; writes bench/results/ (BENCH=--quick for five minutes)
 	@scripts/setup bench
 	@scripts/build
-	@scripts/bench
+	@scripts/bench $(BENCH)
+
+numbers: ## the same, and its numbers and the red team's go into docs/
+	@scripts/setup bench
+	@scripts/build
+	@scripts/bench $(BENCH) --markdown docs/PERFORMANCE.md
+	@"$(CARGO_TARGET_DIR)/release/cove" redteam --markdown docs/SECURITY.md
+
+fuzz: ## fuzz every parser for FUZZ_SECONDS each (60)
+	@FUZZ_SECONDS=$${FUZZ_SECONDS:-60} tests/fuzz/run.sh
 
 fmt: ## format the sources
 	cargo fmt --all

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """How long a person waits who uses the Python SDK: create, run `echo hi`, kill; and each of the three alone.
 
-Needs a running server and the E2B_* variables. `e2b_sdk.py [ROUNDS] [LABEL]` prints one JSON object. The first rounds warm
+Needs a running server and the E2B_* variables. `e2b_sdk.py [ROUNDS] [LABEL]` prints one JSON object
+with the milliseconds of every round. The first rounds warm
 the client's own connections and are not counted. Whether sandboxes come from a warm pool is the server's business:
 run it once against a server without a pool and once against one with, and give each run its label.
 """
 
 import json
-import statistics
 import sys
 import time
 
@@ -34,12 +34,7 @@ def main():
     measured = [once() for _ in range(rounds + UNCOUNTED)][UNCOUNTED:]
     told = {"label": label, "rounds": rounds}
     for step in ("create", "run", "kill", "whole"):
-        values = sorted(each[step] * 1000 for each in measured)
-        told[step] = {
-            "median_ms": round(statistics.median(values), 2),
-            "p95_ms": round(values[int(len(values) * 0.95) - 1], 2),
-            "min_ms": round(values[0], 2),
-        }
+        told[step] = [round(each[step] * 1000, 3) for each in measured]
     print(json.dumps(told))
 
 

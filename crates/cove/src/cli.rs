@@ -29,6 +29,8 @@ pub enum Verb {
     Run(Box<commands::run::Arguments>),
     Doctor(commands::doctor::Arguments),
     Redteam(commands::redteam::Arguments),
+    Bench(commands::bench::Arguments),
+    Loadtest(commands::loadtest::Arguments),
     Serve(commands::serve::Arguments),
     Create(Box<commands::create::Arguments>),
     Exec(commands::exec::Arguments),

@@ -4,6 +4,7 @@
 //! * [`cli`]: the verbs; [`commands`]: one file for each
 //! * [`complaint`]: errors with hints and exit codes, printed here and nowhere else; [`usage`]: those of the command line
 //! * [`render`], [`quantity`], [`terminal`]: what people see and write
+//! * [`measure`]: what `bench` and `loadtest` share
 //! * [`client`]: the way to a server; [`place`]: where things lie
 
 #![forbid(unsafe_code)]
@@ -12,6 +13,7 @@ mod cli;
 mod client;
 mod commands;
 mod complaint;
+mod measure;
 mod place;
 mod quantity;
 mod render;
@@ -48,6 +50,8 @@ fn run(verb: &Verb) -> Result<u8, Complaint> {
         Verb::Run(arguments) => commands::run::run(arguments),
         Verb::Doctor(arguments) => commands::doctor::run(arguments),
         Verb::Redteam(arguments) => commands::redteam::run(arguments),
+        Verb::Bench(arguments) => commands::bench::run(arguments),
+        Verb::Loadtest(arguments) => commands::loadtest::run(arguments),
         Verb::Serve(arguments) => commands::serve::run(arguments),
         Verb::Create(arguments) => commands::create::run(arguments),
         Verb::Ls(arguments) => commands::ls::run(arguments),

@@ -1,5 +1,6 @@
 //! One verb, one file.
 
+pub mod bench;
 pub mod change;
 pub mod completions;
 pub mod cp;
@@ -11,6 +12,7 @@ pub mod explain;
 pub mod extend;
 pub mod inspect;
 pub mod keys;
+pub mod loadtest;
 pub mod logs;
 pub mod ls;
 pub mod pause;

@@ -32,6 +32,9 @@ pub struct Arguments {
     /// Print JSON: one object per probe with name, verdict and detail
     #[arg(long)]
     json: bool,
+    /// Put the verdicts into this document, between the lines `<!-- cove redteam -->` and `<!-- /cove redteam -->`
+    #[arg(long, value_name = "FILE", conflicts_with = "probes")]
+    markdown: Option<PathBuf>,
     /// Only these probes
     #[arg(value_name = "PROBE")]
     probes: Vec<String>,
@@ -172,6 +175,9 @@ fn report(arguments: &Arguments, worst: &BTreeMap<String, Finding>) -> Result<u8
         .collect();
     let count = |verdict| told.iter().filter(|line| line.finding.verdict == verdict).count();
     let (held, lost) = (count(Verdict::Held), count(Verdict::NotHeld));
+    if let Some(document) = &arguments.markdown {
+        crate::measure::markdown::replace_in(document, "cove redteam", &as_markdown(worst))?;
+    }
     if arguments.json {
         print_json(&told)?;
     } else {
@@ -200,4 +206,34 @@ fn report(arguments: &Arguments, worst: &BTreeMap<String, Finding>) -> Result<u8
         }
     }
     Ok(if lost == 0 { 0 } else { code::FAILED })
+}
+
+/// Verdicts by family, then every probe that did not hold or had nothing to attack.
+fn as_markdown(worst: &BTreeMap<String, Finding>) -> String {
+    use std::fmt::Write as _;
+    let families = [
+        ("files: what of the host's files can be seen or changed", cove_probe::files::PROBES),
+        ("kernel: forbidden system calls, `/proc`, `/sys`, devices", cove_probe::kernel::PROBES),
+        ("processes: other processes, PID 1, namespaces, privileges", cove_probe::processes::PROBES),
+        ("network: where a connection gets", cove_probe::network::PROBES),
+    ];
+    let mut text = format!("{}.\n\n", crate::measure::machine::Machine::look().line());
+    text.push_str("| probes | held | not held | not applicable |\n|---|---:|---:|---:|\n");
+    let (mut sums, mut others) = ([0; 3], String::new());
+    for (family, probes) in families {
+        let findings = || probes.iter().filter_map(|probe| worst.get(probe.name));
+        let verdicts = [Verdict::Held, Verdict::NotHeld, Verdict::NotApplicable];
+        let counts = verdicts.map(|verdict| findings().filter(|finding| finding.verdict == verdict).count());
+        let _ = writeln!(text, "| {family} | {} | {} | {} |", counts[0], counts[1], counts[2]);
+        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        for finding in findings().filter(|finding| finding.verdict != Verdict::Held) {
+            let word = if finding.verdict == Verdict::NotHeld { "**did not hold**" } else { "not applicable" };
+            let _ = writeln!(others, "- `{}` {word}: {}", finding.name, finding.detail);
+        }
+    }
+    let _ = writeln!(text, "| **all** | **{}** | **{}** | **{}** |", sums[0], sums[1], sums[2]);
+    if !others.is_empty() {
+        let _ = write!(text, "\n{others}");
+    }
+    text
 }

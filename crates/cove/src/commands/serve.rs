@@ -136,7 +136,7 @@ fn told_to_end() -> Result<impl Future<Output = ()> + Send + 'static, Complaint>
 
 /// Every sandbox with a network takes two descriptors, every connection more: the usual soft limit of 1024 would end at some
 /// hundreds. The hard limit stays what the operator set.
-fn open_files_as_allowed() {
+pub fn open_files_as_allowed() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {

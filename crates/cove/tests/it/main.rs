@@ -1,7 +1,9 @@
 //! Stories about the real program: what a person types and what they see.
 
 mod bad_input;
+mod bench;
 mod doctor;
+mod loadtest;
 mod run;
 mod run_signals;
 mod run_terminal;

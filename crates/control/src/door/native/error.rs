@@ -1,5 +1,7 @@
 //! The domain's errors as the native API tells them.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -62,7 +64,9 @@ impl IntoResponse for ApiError {
         }
         let body = ErrorBody { code: self.0.code().to_owned(), message: self.0.to_string() };
         let mut response = (status, Json(body)).into_response();
-        if let Some(after) = self.0.retry_after() {
+        // A quota has room again when a sandbox of the same organisation ends: nobody knows when, but it may be soon.
+        let quota = matches!(self.0, Error::Quota { .. }).then_some(Duration::from_secs(1));
+        if let Some(after) = self.0.retry_after().or(quota) {
             let seconds = after.as_secs_f64().ceil().max(1.0) as u64;
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

@@ -142,6 +142,8 @@ pub fn router(app: App) -> Router {
     guarded
         // Previews carry tokens of their own.
         .route("/sandboxes/{id}/ports/{port}/proxy", any(preview::root))
+        // As links end: a wildcard does not match nothing.
+        .route("/sandboxes/{id}/ports/{port}/proxy/", any(preview::root))
         .route("/sandboxes/{id}/ports/{port}/proxy/{*path}", any(preview::below))
         .route("/openapi.json", get(docs::json))
         .route("/docs", get(docs::page))

@@ -20,6 +20,7 @@ use cove_protocol::process::{Command, OnDisconnect, Spec, Stdio, TerminalSize};
 use cove_protocol::{Failure, FailureKind, Request};
 use cove_sys::signal::Signals;
 use foreground::{Foreground, Input, Outcome, SIGNALS};
+pub use sandbox::new_id;
 
 use crate::complaint::{Complaint, code};
 use crate::place::Place;

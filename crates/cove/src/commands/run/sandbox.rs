@@ -62,7 +62,7 @@ fn check(arguments: &Arguments) -> Result<(), Complaint> {
     Ok(())
 }
 
-fn new_id() -> Result<SandboxId, Complaint> {
+pub fn new_id() -> Result<SandboxId, Complaint> {
     // 32 letters and digits that are not mistaken for each other: five bits of each byte.
     const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
     let mut bytes = [0u8; SandboxId::LENGTH];

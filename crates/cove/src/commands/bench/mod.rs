@@ -1,0 +1,285 @@
+//! `cove bench`: how fast and how small sandboxes are on this machine, beside the other programs that are installed.
+//!
+//! Everybody does the same work on the same files in turns, so that a busy moment of the machine hits all alike: the ratios
+//! within a run are what counts. A server of its own, on a directory of its own, is measured and removed again.
+//!
+//! # Layout
+//! * [`suites`]: one file for each thing that is measured; [`contest`]: taking turns
+//! * [`peers`]: the others; [`ours`]: our own ways to run a command
+//! * [`promises`]: what is said of this product, held against the numbers
+
+mod contest;
+mod ours;
+mod peers;
+mod promises;
+mod suites;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use peers::Peer;
+use suites::SuiteName;
+use tempfile::TempDir;
+
+use super::loadtest::write_to;
+use crate::complaint::Complaint;
+use crate::measure::interrupt::until_interrupted;
+use crate::measure::machine::{Machine, is_debug_build, version_of};
+use crate::measure::own_server::OwnServer;
+use crate::measure::report::{Absent, Report, Suite, VERSION};
+use crate::measure::{markdown, page, terminal};
+use crate::render::{print_json, say};
+
+/// Measure sandboxes on this machine, beside other programs that are installed
+///
+/// Starts a server of its own on a directory of its own and leaves nothing behind. Numbers of a busy machine are noise; their
+/// ratios within one run are not.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  cove bench --quick
+  cove bench --out report            # report/bench.json, bench.html and bench.md
+  cove bench --only cold,throughput
+  cove bench --from report/bench.json --markdown docs/PERFORMANCE.md")]
+pub struct Arguments {
+    /// Fewer rounds and smaller sizes: under five minutes on two processors
+    #[arg(long)]
+    quick: bool,
+    /// Only these
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "SUITE,…")]
+    only: Vec<SuiteName>,
+    /// How many sandboxes live at once in the suites `density` and `restart` [default: 1000, with --quick 200]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    alive: Option<u32>,
+    /// Write all forms to this directory: bench.json, bench.html, bench.md
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Write JSON; `-` for standard output, instead of the tables
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a page with plots
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Put the tables into this document, between the lines `<!-- cove bench -->` and `<!-- /cove bench -->`
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Measure nothing: take the numbers of an earlier run's JSON
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["quick", "only", "alive"])]
+    from: Option<PathBuf>,
+}
+
+/// How much of everything.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    pub rounds: usize,
+    pub slow_rounds: usize,
+    /// Of each throughput.
+    pub seconds: f64,
+    pub sequential: usize,
+    pub burst: usize,
+    pub file_mib: usize,
+    pub clients: u32,
+    pub alive: u32,
+}
+
+impl Effort {
+    fn of(arguments: &Arguments) -> Effort {
+        if arguments.quick {
+            let alive = arguments.alive.unwrap_or(200);
+            Effort {
+                rounds: 25,
+                slow_rounds: 3,
+                seconds: 1.0,
+                sequential: 25,
+                burst: 100,
+                file_mib: 64,
+                clients: 200,
+                alive,
+            }
+        } else {
+            let alive = arguments.alive.unwrap_or(1000);
+            Effort {
+                rounds: 150,
+                slow_rounds: 12,
+                seconds: 3.0,
+                sequential: 100,
+                burst: 100,
+                file_mib: 1024,
+                clients: 200,
+                alive,
+            }
+        }
+    }
+}
+
+/// What the suites work with.
+pub struct Bench {
+    pub program: PathBuf,
+    pub effort: Effort,
+    pub home: TempDir,
+    /// Of `cove run`: in memory, as it is where nobody says otherwise.
+    run_home: Option<TempDir>,
+    pub server: Option<OwnServer>,
+    pub peers: Vec<Peer>,
+    /// Peers that do not work here, and why.
+    pub absent: Vec<Absent>,
+    pub bar: ProgressBar,
+}
+
+pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
+    let report = match &arguments.from {
+        Some(path) => read(path)?,
+        None => {
+            if is_debug_build() {
+                say("warning: this is a debug build; its numbers say nothing about a release");
+                say("hint: make bench");
+            }
+            super::serve::open_files_as_allowed();
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .enable_all()
+                .build()
+                .map_err(|error| Complaint::failed(format!("start a runtime: {error}")))?;
+            runtime.block_on(measure(arguments))?
+        }
+    };
+    tell(arguments, &report)?;
+    Ok(0)
+}
+
+fn read(path: &Path) -> Result<Report, Complaint> {
+    let trouble = |why: String| {
+        Complaint::failed(format!("{}: {why}", path.display())).hint("`cove bench --json FILE` writes one")
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| trouble(error.to_string()))?;
+    serde_json::from_str(&text).map_err(|error| trouble(error.to_string()))
+}
+
+async fn measure(arguments: &Arguments) -> Result<Report, Complaint> {
+    let (began, mut machine) = (Instant::now(), Machine::look());
+    let wanted = SuiteName::wanted(&arguments.only);
+    let mut bench = Bench::set_up(arguments, &wanted).await?;
+    machine.versions = bench.peers.iter().map(|peer| (peer.name.to_owned(), peer.version.clone())).collect();
+    for program in ["node", "python3"] {
+        machine.versions.extend(version_of(program).map(|version| (program.to_owned(), version)));
+    }
+    let measured = until_interrupted(suites::measure(&mut bench, &wanted)).await;
+    let left = bench.clear().await;
+    let suites = measured?.ok_or_else(|| Complaint::failed("interrupted; everything was removed").with_code(130))?;
+    left?;
+    let path = bench.home.path().to_owned();
+    bench.home.close().map_err(|error| Complaint::failed(format!("remove {}: {error}", path.display())))?;
+    let mut report = Report {
+        version: VERSION,
+        kind: if arguments.quick { "bench --quick" } else { "bench" }.to_owned(),
+        title: "Cove, measured".to_owned(),
+        machine,
+        seconds: began.elapsed().as_secs_f64(),
+        promises: Vec::new(),
+        suites,
+    };
+    report.promises = promises::hold_against(&report);
+    Ok(report)
+}
+
+impl Bench {
+    async fn set_up(arguments: &Arguments, wanted: &[SuiteName]) -> Result<Bench, Complaint> {
+        let trouble = |error: std::io::Error| Complaint::failed(format!("make a directory: {error}"));
+        let home = tempfile::Builder::new().prefix("cove-bench-").tempdir().map_err(trouble)?;
+        // Other runtimes look at their root with the ids of the sandbox.
+        std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o755)).map_err(trouble)?;
+        let run_home = tempfile::Builder::new().prefix("cove-bench-").tempdir_in("/run").ok();
+        let bar = ProgressBar::new(0);
+        let style = ProgressStyle::with_template("{bar:30} {msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
+        bar.set_style(style);
+        bar.set_message("looking for others");
+        let program = std::env::current_exe()?;
+        let mut bench = Bench {
+            program,
+            effort: Effort::of(arguments),
+            home,
+            run_home,
+            server: None,
+            peers: Vec::new(),
+            absent: Vec::new(),
+            bar,
+        };
+        if wanted.iter().any(|suite| suite.has_peers()) {
+            let directory = bench.home.path().to_owned();
+            let found = tokio::task::spawn_blocking(move || peers::find(&directory)).await;
+            (bench.peers, bench.absent) = found.map_err(|error| Complaint::failed(error.to_string()))?;
+        }
+        if wanted.iter().any(|suite| suite.needs_server()) {
+            match OwnServer::start(&bench.program).await {
+                Ok(server) => bench.server = Some(server),
+                Err(complaint) if crate::place::is_root() => {
+                    bench.clear().await?;
+                    return Err(complaint);
+                }
+                Err(_) => {
+                    bench.absent.push(Absent { who: "cove serve".into(), why: "needs root on this machine".into() })
+                }
+            }
+        }
+        Ok(bench)
+    }
+
+    /// Nothing stays, however we came here.
+    async fn clear(&mut self) -> Result<(), Complaint> {
+        self.bar.finish_and_clear();
+        let peers = std::mem::take(&mut self.peers);
+        let cleared = tokio::task::spawn_blocking(move || peers.iter().for_each(Peer::leave)).await;
+        let finished = match self.server.take() {
+            Some(server) => server.finish().await,
+            None => Ok(()),
+        };
+        cleared.map_err(|error| Complaint::failed(error.to_string()))?;
+        unmount_below(self.home.path())?;
+        finished
+    }
+}
+
+/// podman leaves its storage mounted onto itself.
+fn unmount_below(directory: &Path) -> Result<(), Complaint> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let below =
+        mounts.lines().filter_map(|line| line.split(' ').nth(4)).filter(|path| Path::new(path).starts_with(directory));
+    // The newest first: one may lie on another.
+    for path in below.collect::<Vec<_>>().into_iter().rev() {
+        rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH)
+            .map_err(|error| Complaint::failed(format!("unmount {path}: {error}")))?;
+    }
+    Ok(())
+}
+
+fn tell(arguments: &Arguments, report: &Report) -> Result<(), Complaint> {
+    let json = || serde_json::to_string_pretty(report).unwrap_or_default() + "\n";
+    if let Some(directory) = &arguments.out {
+        std::fs::create_dir_all(directory)
+            .map_err(|error| Complaint::failed(format!("{}: {error}", directory.display())))?;
+        write_to(Some(&directory.join("bench.json")), json)?;
+        write_to(Some(&directory.join("bench.html")), || page::render(report))?;
+        write_to(Some(&directory.join("bench.md")), || format!("# {}\n\n{}", report.title, markdown::render(report)))?;
+    }
+    write_to(arguments.html.as_deref(), || page::render(report))?;
+    if let Some(document) = &arguments.markdown {
+        markdown::replace_in(document, "cove bench", &markdown::render(report))?;
+    }
+    match arguments.json.as_deref() {
+        Some(path) if path == Path::new("-") => print_json(report),
+        path => write_to(path, json).and_then(|()| terminal::show(report)),
+    }
+}
+
+impl Bench {
+    pub fn run_data(&self) -> &Path {
+        self.run_home.as_ref().unwrap_or(&self.home).path()
+    }
+
+    /// The peers' absence belongs into every suite that they would take part in.
+    pub fn note_absent(&self, suite: &mut Suite) {
+        suite.absent.extend(self.absent.iter().cloned());
+    }
+}

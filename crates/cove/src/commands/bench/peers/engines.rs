@@ -1,0 +1,116 @@
+//! podman and docker.
+//!
+//! podman gets a storage of its own and the skeleton as its root. docker needs a daemon that runs already (`DOCKER_HOST` names
+//! one; `make bench` starts one of its own) and gets an image of the skeleton, which is removed again.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use super::{Ground, process, run_to_end, said};
+
+#[derive(Debug, Clone)]
+pub struct ContainerEngine {
+    line: Vec<String>,
+    /// What `run` needs to name the root.
+    root: Vec<String>,
+    image: Option<String>,
+}
+
+impl ContainerEngine {
+    pub fn prepare(name: &str, directory: &Path, skeleton: &Path) -> Result<ContainerEngine, String> {
+        match name {
+            "podman" => Ok(podman(directory, skeleton)),
+            _ => docker(skeleton),
+        }
+    }
+
+    pub fn line(&self) -> Vec<String> {
+        self.line.clone()
+    }
+
+    pub fn run(&self) -> Vec<String> {
+        self.with(&["run", "--rm"])
+    }
+
+    pub fn start(&self, id: &str, words: &[&str]) -> Vec<String> {
+        let mut line = self.with(&["run", "--detach", "--name", id]);
+        line.extend(words.iter().map(|&word| word.to_owned()));
+        line
+    }
+
+    fn with(&self, verb: &[&str]) -> Vec<String> {
+        let mut line = self.line();
+        let borders = [
+            "--network",
+            "none",
+            "--memory",
+            "1g",
+            "--pids-limit",
+            "1024",
+            "--volume",
+            "/usr:/usr:ro",
+            "--label",
+            "cove-bench",
+        ];
+        line.extend(verb.iter().chain(&borders).map(|&word| word.to_owned()));
+        line.extend(self.root.clone());
+        line
+    }
+
+    pub fn clear(&self, ground: Ground) {
+        let mut list = self.line();
+        list.extend(["ps", "--all", "--quiet", "--filter", "label=cove-bench"].map(str::to_owned));
+        let ids = said(&list, Stdio::null()).unwrap_or_default();
+        for id in ids.split_whitespace() {
+            let mut line = self.line();
+            line.extend(["rm", "--force", id].map(str::to_owned));
+            // A container that has ended by itself is what was wanted.
+            drop(run_to_end(&line, ground));
+        }
+    }
+
+    /// At the very end.
+    pub fn remove_image(&self) {
+        if let Some(image) = &self.image {
+            let mut line = self.line();
+            line.extend(["rmi", "--force", image].map(str::to_owned));
+            drop(run_to_end(&line, Ground::Plain));
+        }
+    }
+}
+
+fn podman(directory: &Path, skeleton: &Path) -> ContainerEngine {
+    let place = |name: &str| directory.join(name).display().to_string();
+    let line = [
+        "podman",
+        "--root",
+        &place("podman-storage"),
+        "--runroot",
+        &place("podman-run"),
+        "--cgroup-manager",
+        "cgroupfs",
+        "--events-backend",
+        "none",
+    ];
+    let line = line.map(str::to_owned).to_vec();
+    // Its own limits are more than a host may allow it.
+    let root = ["--ulimit", "host", "--rootfs"].map(str::to_owned).into_iter();
+    ContainerEngine { line, root: root.chain([skeleton.display().to_string()]).collect(), image: None }
+}
+
+fn docker(skeleton: &Path) -> Result<ContainerEngine, String> {
+    let line = vec!["docker".to_owned()];
+    let ask = |words: &[&str]| {
+        let line: Vec<String> = line.iter().cloned().chain(words.iter().map(|&word| word.to_owned())).collect();
+        said(&line, Stdio::null())
+    };
+    ask(&["info", "--format", "{{.ServerVersion}}"])
+        .map_err(|_| "no daemon runs (none is started for this)".to_owned())?;
+    let image = format!("cove-bench-{}", std::process::id());
+    let archive =
+        std::process::Command::new("tar").arg("-C").arg(skeleton).args(["-c", "."]).stdin(Stdio::null()).output();
+    let archive = archive.map_err(|error| format!("tar: {error}"))?.stdout;
+    let import: Vec<String> = line.iter().cloned().chain(["import", "-", &image].map(str::to_owned)).collect();
+    process::feed(&import, &archive)?;
+    Ok(ContainerEngine { line, root: vec![image.clone()], image: Some(image) })
+}

@@ -1,0 +1,172 @@
+//! Many idle sandboxes at once: what they cost, and whether a server that is killed finds them all again.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use serde_json::{Value, json};
+
+use super::super::Bench;
+use super::super::contest::milliseconds;
+use crate::complaint::Complaint;
+use crate::measure::machine::memory_kib;
+use crate::measure::own_server::remove;
+use crate::measure::report::{Series, Suite, Unit};
+
+const STEPS: u32 = 10;
+const AT_ONCE: usize = 8;
+const FOUND_WITHIN: Duration = Duration::from_secs(120);
+
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    count: u32,
+    /// MiB that the machine has less than before.
+    machine: f64,
+    guests: f64,
+    server: f64,
+}
+
+/// The suite `density`, and after it `restart` where that is wanted.
+pub async fn measure(bench: &mut Bench, with_restart: bool) -> Vec<Suite> {
+    let alive = bench.effort.alive;
+    let mut density = Suite::new(
+        "density",
+        "Memory of idle sandboxes",
+        "Sandboxes are made over HTTP and left alone. \"all in\" is what the machine's available memory has shrunk by: kernel, guests and \
+         server together; what else runs on the machine is in it too. Guests are counted by their proportional share (PSS).",
+    );
+    let mut restart = Suite::new(
+        "restart",
+        "The server killed and started again",
+        &format!(
+            "SIGKILL to a server with {alive} sandboxes alive, then the program started again: until it answers, and until all of them are told as \
+             running; then a command in one of them."
+        ),
+    );
+    if bench.server.is_none() {
+        bench.note_absent(&mut density);
+        return vec![density];
+    }
+    match fill(bench, alive).await {
+        Ok((looks, seconds)) => tell(&mut density, &looks, seconds),
+        Err(why) => density.absent("cove", why),
+    }
+    if with_restart && let Err(complaint) = kill_and_find(bench, &mut restart).await {
+        restart.absent("cove", complaint.to_string());
+    }
+    if let Some(server) = &bench.server {
+        bench.bar.set_message("removing idle sandboxes");
+        let ids = server.api.sandboxes("", None).await;
+        let removed = match ids {
+            Ok(ids) => remove(&server.api, ids).await,
+            Err(trouble) => Err(trouble.into()),
+        };
+        if let Err(complaint) = removed {
+            density.absent("their removal", complaint.to_string());
+        }
+    }
+    if with_restart { vec![density, restart] } else { vec![density] }
+}
+
+async fn fill(bench: &Bench, alive: u32) -> Result<(Vec<Look>, f64), String> {
+    let server = bench.server.as_ref().ok_or("no server")?;
+    let before = memory_kib("MemAvailable").ok_or("no /proc/meminfo")?;
+    let look = |count: u32| Look {
+        count,
+        machine: (before as f64 - memory_kib("MemAvailable").unwrap_or(before) as f64) / 1024.0,
+        guests: guests_kib(&server.data()) as f64 / 1024.0,
+        server: server.pid().map_or(0.0, |pid| resident_kib(pid) as f64 / 1024.0),
+    };
+    bench.bar.set_message(format!("{alive} idle sandboxes"));
+    bench.bar.set_length(u64::from(alive));
+    bench.bar.set_position(0);
+    let mut looks = vec![look(0)];
+    let (mut made, mut seconds) = (0, 0.0);
+    for step in 1..=STEPS {
+        let until = alive * step / STEPS;
+        let began = Instant::now();
+        let batch = futures::stream::iter(made..until).map(|_| server.api.create(json!({}))).buffer_unordered(AT_ONCE);
+        let outcomes: Vec<_> = batch.collect().await;
+        seconds += began.elapsed().as_secs_f64();
+        if let Some(trouble) = outcomes.into_iter().find_map(Result::err) {
+            return Err(format!("after {made}: {trouble}"));
+        }
+        made = until;
+        bench.bar.set_position(u64::from(made));
+        looks.push(tokio::task::block_in_place(|| look(made)));
+    }
+    Ok((looks, seconds))
+}
+
+fn tell(suite: &mut Suite, looks: &[Look], seconds: f64) {
+    let (Some(first), Some(last)) = (looks.first(), looks.last()) else { return };
+    let count = f64::from(last.count.max(1));
+    suite.row("alive at once", Unit::Count, &[count]);
+    suite.row("all in, per sandbox", Unit::Mebibytes, &[(last.machine - first.machine) / count]);
+    suite.row("guest, per sandbox", Unit::Mebibytes, &[(last.guests - first.guests) / count]);
+    suite.row("server, per sandbox", Unit::Mebibytes, &[(last.server - first.server) / count]);
+    suite.row("server, before the first", Unit::Mebibytes, &[first.server]);
+    suite.row("made a second, 8 at once", Unit::PerSecond, &[count / seconds.max(0.001)]);
+    let line = |name: &str, take: &dyn Fn(&Look) -> f64| Series {
+        name: name.to_owned(),
+        points: looks.iter().map(|look| (f64::from(look.count), take(look).max(0.0))).collect(),
+    };
+    suite.lines(
+        "Memory against idle sandboxes",
+        "sandboxes",
+        "MiB",
+        vec![
+            line("all in", &|look| look.machine - first.machine),
+            line("guests", &|look| look.guests),
+            line("server", &|look| look.server),
+        ],
+    );
+}
+
+async fn kill_and_find(bench: &mut Bench, suite: &mut Suite) -> Result<(), Complaint> {
+    let bar = bench.bar.clone();
+    let Some(server) = &mut bench.server else { return Ok(()) };
+    let before = server.api.sandboxes("", Some("running")).await?;
+    bar.set_message(format!("restart with {} sandboxes", before.len()));
+    server.kill();
+    let began = Instant::now();
+    server.launch().await?;
+    let answers = began.elapsed();
+    while server.api.sandboxes("", Some("running")).await?.len() < before.len() {
+        if began.elapsed() > FOUND_WITHIN {
+            return Err(Complaint::failed(format!("not all of {} were found within {FOUND_WITHIN:?}", before.len())));
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let found = began.elapsed();
+    if let Some(id) = before.last() {
+        server.api.exec(id, &["/bin/true"]).await?;
+    }
+    suite.row("cove, until it answers", Unit::Milliseconds, &[milliseconds(answers)]);
+    suite.row("cove, until all are found", Unit::Milliseconds, &[milliseconds(found)]);
+    suite.row("cove, until a command has run", Unit::Milliseconds, &[milliseconds(began.elapsed())]);
+    suite.row("sandboxes found", Unit::Count, &[before.len() as f64]);
+    Ok(())
+}
+
+/// Of the guests' processes, by the engine's own records.
+fn guests_kib(data: &Path) -> u64 {
+    let records = fs::read_dir(data.join("sandboxes")).into_iter().flatten().flatten();
+    let pids = records.filter_map(|entry| {
+        let text = fs::read(entry.path().join("running.json")).ok()?;
+        let record: Value = serde_json::from_slice(&text).ok()?;
+        record["pid"].as_u64()
+    });
+    pids.filter_map(|pid| field_kib(&format!("/proc/{pid}/smaps_rollup"), "Pss:")).sum()
+}
+
+fn resident_kib(pid: u32) -> u64 {
+    field_kib(&format!("/proc/{pid}/status"), "VmRSS:").unwrap_or(0)
+}
+
+fn field_kib(path: &str, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}

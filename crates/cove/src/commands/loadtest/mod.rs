@@ -1,0 +1,241 @@
+//! `cove loadtest`: what a server does when many people use it at once.
+//!
+//! Every user is a task that does what people do: makes a sandbox, runs commands, moves files, looks at a web page that
+//! runs inside, runs cells of code, thinks in between, and cleans up. What a server refuses for want of room (429, 503)
+//! is no error: the user comes again when told to. Everything else that is not what was asked for is.
+//!
+//! # Layout
+//! * [`user`]: one user's day; [`tally`]: what became of each step; [`report`]: how it is told
+
+mod report;
+mod tally;
+mod user;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+pub use report::suite as suite_of;
+pub use tally::{Step, Tally};
+pub use user::Habits;
+
+use crate::complaint::{Complaint, code};
+use crate::measure::api::Api;
+use crate::measure::interrupt::until_interrupted;
+use crate::measure::own_server::{OwnServer, remove};
+use crate::measure::report::Report;
+use crate::measure::{page, terminal};
+use crate::quantity::parse_duration;
+use crate::render::{print, print_json, say};
+
+/// Use a server as many people would, and say how it did
+///
+/// Without --url it starts a server of its own on a directory of its own and removes both again. The exit code is 0 when
+/// there was no error; answers that say "no room, come again" are counted apart.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  cove loadtest --users 200 --duration 30s
+  cove loadtest --users 1000 --duration 5m --url https://cove.example.com --html load.html
+  cove loadtest --users 200 --think 0 --mix exec,files --csv load.csv")]
+pub struct Arguments {
+    /// People at once
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    users: u32,
+    /// For how long they come back with something new
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
+    duration: Duration,
+    /// The server; one of its own where absent
+    #[arg(long, value_name = "URL", env = "COVE_URL")]
+    url: Option<String>,
+    /// An API key of that server
+    #[arg(long, value_name = "KEY", env = "COVE_API_KEY", hide_env_values = true)]
+    key: Option<String>,
+    /// What they do, besides making a sandbox and removing it
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Deed::Exec, Deed::Files, Deed::Preview, Deed::Interpreter])]
+    mix: Vec<Deed>,
+    /// How long a user thinks between two steps, on average; 0 for not at all
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_think)]
+    think: Duration,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Write a table for a spreadsheet
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Write a page with plots
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Deed {
+    Exec,
+    Files,
+    Preview,
+    Interpreter,
+}
+
+fn parse_think(text: &str) -> Result<Duration, String> {
+    if text == "0" { Ok(Duration::ZERO) } else { parse_duration(text) }
+}
+
+pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
+    crate::commands::serve::open_files_as_allowed();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Complaint::failed(format!("start a runtime: {error}")))?;
+    runtime.block_on(whole(arguments))
+}
+
+async fn whole(arguments: &Arguments) -> Result<u8, Complaint> {
+    let load = Load {
+        users: arguments.users,
+        habits: Habits {
+            deeds: arguments.mix.clone(),
+            think: arguments.think,
+            until: Until::After(arguments.duration),
+        },
+    };
+    match arguments.url.as_deref().filter(|url| !url.is_empty()) {
+        Some(url) => {
+            let key = arguments.key.as_deref().unwrap_or_default();
+            let api = Api::new(url, key)?;
+            reach(&api).await?;
+            let done = until_interrupted(load.put_on(&api, &bar(arguments))).await;
+            // Also what users had when they were interrupted.
+            say("removing what is left …");
+            clear(&api).await?;
+            tell(arguments, done?.flatten_interrupted()?, url)
+        }
+        None => {
+            let server = OwnServer::start(&std::env::current_exe()?).await?;
+            let done = until_interrupted(load.put_on(&server.api.clone(), &bar(arguments))).await;
+            let finished = server.finish().await;
+            let code = tell(arguments, done?.flatten_interrupted()?, "a server of its own")?;
+            finished.map(|()| code)
+        }
+    }
+}
+
+trait FlattenInterrupted<T> {
+    fn flatten_interrupted(self) -> Result<T, Complaint>;
+}
+
+impl<T> FlattenInterrupted<T> for Option<T> {
+    fn flatten_interrupted(self) -> Result<T, Complaint> {
+        self.ok_or_else(|| Complaint::failed("interrupted; everything was removed").with_code(130))
+    }
+}
+
+/// Removes this run's sandboxes, those too whose making was under way when it was interrupted.
+async fn clear(api: &Api) -> Result<(), Complaint> {
+    const WITHIN: Duration = Duration::from_secs(60);
+    let (ours, began) = (format!("&label=loadtest%3D{}", load_name()), Instant::now());
+    let mut empty_looks = 0;
+    while empty_looks < 2 {
+        let left = api.sandboxes(&ours, None).await?;
+        empty_looks = if left.is_empty() { empty_looks + 1 } else { 0 };
+        if began.elapsed() > WITHIN {
+            return Err(Complaint::failed(format!("{} sandboxes of this test are still there", left.len()))
+                .hint(format!("`cove ls --label loadtest={}` shows them", load_name())));
+        }
+        remove(api, left).await?;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    Ok(())
+}
+
+/// A wrong address or key is one clear sentence, not a thousand errors.
+async fn reach(api: &Api) -> Result<(), Complaint> {
+    api.call(reqwest::Method::GET, "/api/whoami", None).await.map(drop).map_err(|trouble| {
+        Complaint::failed(format!("{}: {trouble}", api.url))
+            .hint("--url and --key (or COVE_URL and COVE_API_KEY) name the server to test")
+    })
+}
+
+/// What is put on a server.
+#[derive(Debug, Clone)]
+pub struct Load {
+    pub users: u32,
+    pub habits: Habits,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum Until {
+    /// Nobody begins anew after this.
+    After(Duration),
+    /// Everybody does everything once.
+    Once,
+}
+
+impl Load {
+    /// Everybody at work; returns when the last one is done.
+    pub async fn put_on(&self, api: &Api, bar: &ProgressBar) -> Tally {
+        let tally = Arc::new(Tally::new());
+        let began = Instant::now();
+        let end = match self.habits.until {
+            Until::After(duration) => Some(began + duration),
+            Until::Once => None,
+        };
+        let mut users = tokio::task::JoinSet::new();
+        for _ in 0..self.users {
+            let (api, tally, habits) = (api.clone(), Arc::clone(&tally), self.habits.clone());
+            users.spawn(async move { user::live(&api, &habits, end, &tally).await });
+        }
+        let shown = Arc::clone(&tally);
+        let ticker = bar.clone();
+        let watch = async move {
+            loop {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                ticker.set_position(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
+                ticker.set_message(shown.line());
+            }
+        };
+        tokio::select! {
+            () = watch => {}
+            () = async { while users.join_next().await.is_some() {} } => {}
+        }
+        bar.finish_and_clear();
+        tally.close();
+        Arc::into_inner(tally).unwrap_or_default()
+    }
+}
+
+/// The label by which this run's sandboxes are found again.
+pub fn load_name() -> String {
+    static NAME: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    NAME.get_or_init(|| format!("run-{:016x}", rand::random::<u64>())).clone()
+}
+
+fn bar(arguments: &Arguments) -> ProgressBar {
+    let bar = ProgressBar::new(u64::try_from(arguments.duration.as_millis()).unwrap_or(u64::MAX));
+    let style = ProgressStyle::with_template("{bar:30} {msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.set_style(style);
+    bar
+}
+
+fn tell(arguments: &Arguments, tally: Tally, whom: &str) -> Result<u8, Complaint> {
+    let report: Report = report::make(arguments.users, arguments.think, &tally, whom);
+    write_to(arguments.csv.as_deref(), || report::csv(&tally))?;
+    write_to(arguments.html.as_deref(), || page::render(&report))?;
+    let errors = tally.errors();
+    if arguments.json {
+        print_json(&report::json(&report, &tally))?;
+    } else {
+        terminal::show(&report)?;
+        print(&format!("\n{}", report::sentence(&tally)))?;
+        for (step, kind, count, example) in tally.errors_by_kind() {
+            print(&format!("  {count} × {step}: {kind}: {example}"))?;
+        }
+    }
+    Ok(if errors == 0 { 0 } else { code::FAILED })
+}
+
+pub fn write_to(path: Option<&Path>, text: impl FnOnce() -> String) -> Result<(), Complaint> {
+    let Some(path) = path else { return Ok(()) };
+    std::fs::write(path, text()).map_err(|error| Complaint::failed(format!("write {}: {error}", path.display())))
+}

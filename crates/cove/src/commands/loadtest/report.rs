@@ -1,0 +1,110 @@
+//! A load's tally as a report.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Step, Tally};
+use crate::measure::machine::Machine;
+use crate::measure::report::{Report, Series, Suite, Unit, VERSION};
+use crate::measure::summary::Summary;
+use crate::quantity::show_duration;
+
+pub fn make(users: u32, think: Duration, tally: &Tally, whom: &str) -> Report {
+    let mut suite = suite(tally, users, think);
+    suite.name = "load".into();
+    Report {
+        version: VERSION,
+        kind: "loadtest".into(),
+        title: format!("{users} users at once against {whom}"),
+        machine: Machine::look(),
+        seconds: tally.seconds(),
+        promises: Vec::new(),
+        suites: vec![suite],
+    }
+}
+
+/// Also a part of `cove bench`.
+pub fn suite(tally: &Tally, users: u32, think: Duration) -> Suite {
+    let thinking = if think.is_zero() {
+        "without a pause".to_owned()
+    } else {
+        format!("thinking {} on average between two steps", show_duration(think))
+    };
+    let method = format!(
+        "{users} users at once, each with a sandbox of its own, {thinking}; a refusal for want of room (429, 503) is \
+         waited out as the server asks and counted apart. {}",
+        sentence(tally)
+    );
+    let mut suite = Suite::new("clients", &format!("{users} clients at once"), &method);
+    let mut samples = Vec::new();
+    for step in Step::ALL {
+        let record = tally.record(step);
+        suite.row(step.name(), Unit::Milliseconds, &record.milliseconds);
+        if let Some(row) = suite.rows.last_mut().filter(|row| row.who == step.name()) {
+            let mut told = Vec::new();
+            for (count, what) in [(record.errors, "errors"), (record.busy, "over capacity")] {
+                if count > 0 {
+                    told.push(format!("{count} {what}"));
+                }
+            }
+            row.note = (!told.is_empty()).then(|| told.join(", "));
+        }
+        samples.push((step.name().to_owned(), record.milliseconds));
+    }
+    suite.distribution("How long each step took", &samples);
+    suite.lines("Steps done", "seconds", "per second", vec![rate(tally)]);
+    suite
+}
+
+fn rate(tally: &Tally) -> Series {
+    let seconds = tally.seconds().ceil() as usize;
+    let mut counts = vec![0u32; seconds.max(1)];
+    for at in tally.done_at() {
+        let last = counts.len() - 1;
+        counts[(at as usize).min(last)] += 1;
+    }
+    let points = counts.iter().enumerate().map(|(second, count)| (second as f64, f64::from(*count)));
+    Series { name: "steps".into(), points: points.collect() }
+}
+
+pub fn sentence(tally: &Tally) -> String {
+    let (done, seconds) = (tally.succeeded_in_all(), tally.seconds());
+    format!(
+        "{done} steps in {seconds:.1} s ({:.0} a second), {} errors, {} times over capacity.",
+        done as f64 / seconds.max(0.001),
+        tally.errors(),
+        tally.busy()
+    )
+}
+
+pub fn csv(tally: &Tally) -> String {
+    let mut text = String::from("step,n,errors,over_capacity,p50_ms,p95_ms,p99_ms,max_ms,per_second\n");
+    for step in Step::ALL {
+        let record = tally.record(step);
+        let summary = Summary::of(&record.milliseconds);
+        let figures = summary.map_or_else(
+            || ",,,".to_owned(),
+            |summary| format!("{:.3},{:.3},{:.3},{:.3}", summary.p50, summary.p95, summary.p99, summary.max),
+        );
+        let n = record.milliseconds.len();
+        let rate = n as f64 / tally.seconds().max(0.001);
+        let _ = writeln!(text, "{},{n},{},{},{figures},{rate:.2}", step.name(), record.errors, record.busy);
+    }
+    text
+}
+
+/// The report, and what only a load has.
+pub fn json(report: &Report, tally: &Tally) -> Value {
+    let mut value = serde_json::to_value(report).unwrap_or_default();
+    let kinds = tally.errors_by_kind().into_iter().map(
+        |(step, kind, count, example)| json!({ "step": step.name(), "kind": kind, "count": count, "example": example }),
+    );
+    let silent: u64 = Step::ALL.into_iter().map(|step| tally.record(step).busy_without_time).sum();
+    value["errors"] = json!(tally.errors());
+    value["errors_by_kind"] = json!(kinds.collect::<Vec<_>>());
+    value["over_capacity"] = json!(tally.busy());
+    value["over_capacity_without_retry_after"] = json!(silent);
+    value
+}

@@ -1,0 +1,19 @@
+//! What `cove bench` and `cove loadtest` share: numbers, the machine they were taken on, and the pages that show them.
+//!
+//! # Layout
+//! * [`summary`]: percentiles of many samples
+//! * [`report`]: what a run found, as data; [`terminal`], [`markdown`], [`page`] and [`plot`] are the ways to read it
+//! * [`machine`]: where it was found
+//! * [`api`]: requests to a server, timed; [`own_server`]: one that lives as long as the run
+//! * [`interrupt`]: Ctrl-C ends the work, not the cleaning up
+
+pub mod api;
+pub mod interrupt;
+pub mod machine;
+pub mod markdown;
+pub mod own_server;
+pub mod page;
+pub mod plot;
+pub mod report;
+pub mod summary;
+pub mod terminal;
