@@ -9,9 +9,11 @@ use object_store::ObjectStore;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
 
 use crate::activity::Activity;
 use crate::audit::Audit;
+use crate::capacity::Capacity;
 use crate::clock::{Clock, Timestamp};
 use crate::config::Config;
 use crate::event::Bus;
@@ -57,6 +59,7 @@ struct Parts {
     ledger: Ledger,
     rates: Rates,
     audit: Audit,
+    capacity: Capacity,
     history: History,
     pools: Pools,
     sessions: Live,
@@ -98,6 +101,7 @@ impl App {
             ledger: Ledger::default(),
             rates: Rates::default(),
             audit: Audit::default(),
+            capacity: Capacity::new(config.capacity.clone()),
             history: History::default(),
             pools: Pools::default(),
             sessions: Live::default(),
@@ -242,6 +246,10 @@ impl App {
         &self.0.audit
     }
 
+    pub(crate) fn capacity(&self) -> &Capacity {
+        &self.0.capacity
+    }
+
     pub(crate) fn history(&self) -> &History {
         &self.0.history
     }
@@ -272,7 +280,7 @@ impl App {
         &self,
         work: impl Future<Output = Result<T, Error>> + Send + 'static,
     ) -> Result<T, Error> {
-        match self.0.tasks.spawn(work).await {
+        match self.0.tasks.spawn(work.in_current_span()).await {
             Ok(result) => result,
             Err(error) => Err(Error::internal(format!("a task ended early: {error}"))),
         }

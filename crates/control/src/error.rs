@@ -11,6 +11,8 @@ use crate::guest::GuestError;
 use crate::provider::ProviderError;
 use crate::sandbox::state::Denied;
 
+const QUOTA_AGAIN: Duration = Duration::from_secs(1);
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No key, or one that is unknown, revoked or expired.
@@ -34,7 +36,11 @@ pub enum Error {
     #[error("{message}")]
     Quota { message: String },
     #[error("too many requests; try again in {} s", retry_after.as_secs().max(1))]
-    RateLimited { retry_after: Duration },
+    RateLimited {
+        retry_after: Duration,
+        /// How many may come at once.
+        limit: u32,
+    },
     /// No room now.
     #[error("{message}")]
     Exhausted { message: String, retry_after: Duration },
@@ -79,7 +85,9 @@ impl Error {
     /// When it may be worth trying again.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Error::RateLimited { retry_after } | Error::Exhausted { retry_after, .. } => Some(*retry_after),
+            Error::RateLimited { retry_after, .. } | Error::Exhausted { retry_after, .. } => Some(*retry_after),
+            // There is room again when a sandbox of the same organisation ends: nobody knows when, but it may be soon.
+            Error::Quota { .. } => Some(QUOTA_AGAIN),
             _ => None,
         }
     }

@@ -22,8 +22,7 @@ pub struct Ledger {
 fn counts_as(state: State) -> Counts {
     match state {
         State::Destroyed | State::Destroying => Counts { running: 0, all: 0 },
-        State::Stopped | State::Failed | State::Archived | State::Archiving => Counts { running: 0, all: 1 },
-        _ => Counts { running: 1, all: 1 },
+        state => Counts { running: state.takes_room().into(), all: 1 },
     }
 }
 

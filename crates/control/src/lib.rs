@@ -22,6 +22,7 @@ pub mod activity;
 pub mod app;
 pub mod archive;
 pub mod audit;
+pub mod capacity;
 pub mod clock;
 pub mod config;
 pub mod door;
@@ -44,6 +45,7 @@ pub mod session;
 pub mod store;
 pub mod template;
 pub mod tls;
+pub mod trace;
 pub mod usage;
 pub mod webhook;
 

@@ -31,6 +31,11 @@ struct Bucket {
     at: i64,
 }
 
+/// How many requests may come at once.
+fn burst(per_second: u32) -> u32 {
+    (f64::from(per_second.max(1)) * BURST_SECONDS) as u32
+}
+
 impl Rates {
     pub fn take(&self, key: &str, per_second: u32, now: Timestamp) -> Result<Allowance, Duration> {
         let rate = f64::from(per_second.max(1));
@@ -62,7 +67,7 @@ impl App {
         let quota = self.quota(&caller.organisation).await?;
         self.rates()
             .take(&caller.key, quota.requests_per_second, self.now())
-            .map_err(|retry_after| Error::RateLimited { retry_after })
+            .map_err(|retry_after| Error::RateLimited { retry_after, limit: burst(quota.requests_per_second) })
     }
 }
 

@@ -40,6 +40,7 @@ pub async fn run(
         "reconciled"
     );
     app.recount().await?;
+    app.reckon_room().await?;
     app.readopt_pools().await?;
     app.begin();
     let router = door::router(app.clone());

@@ -3,8 +3,9 @@
 //! # Layout
 //! * [`cli`]: the verbs; [`commands`]: one file for each
 //! * [`complaint`]: errors with hints and exit codes, printed here and nowhere else; [`usage`]: those of the command line
-//! * [`render`], [`quantity`], [`terminal`]: what people see and write
+//! * [`render`], [`progress`], [`quantity`], [`terminal`]: what people see and write
 //! * [`measure`]: what `bench` and `loadtest` share
+//! * [`telemetry`]: what the server says of itself: its log, and traces for a collector
 //! * [`client`]: the way to a server; [`place`]: where things lie
 
 #![forbid(unsafe_code)]
@@ -15,8 +16,10 @@ mod commands;
 mod complaint;
 mod measure;
 mod place;
+mod progress;
 mod quantity;
 mod render;
+mod telemetry;
 mod terminal;
 mod usage;
 
@@ -53,6 +56,7 @@ fn run(verb: &Verb) -> Result<u8, Complaint> {
         Verb::Bench(arguments) => commands::bench::run(arguments),
         Verb::Loadtest(arguments) => commands::loadtest::run(arguments),
         Verb::Serve(arguments) => commands::serve::run(arguments),
+        Verb::Config(arguments) => commands::config::run(arguments),
         Verb::Create(arguments) => commands::create::run(arguments),
         Verb::Ls(arguments) => commands::ls::run(arguments),
         Verb::Start(arguments) => commands::start::run(arguments),

@@ -16,6 +16,11 @@ impl Place {
         Place { asked: asked.map(|path| std::path::absolute(&path).unwrap_or(path)) }
     }
 
+    /// Where nobody asked for another.
+    pub fn usual() -> Place {
+        Place { asked: None }
+    }
+
     /// Of the server: sandboxes, templates, the database, the first key.
     pub fn data(&self) -> PathBuf {
         self.asked.clone().unwrap_or_else(|| {

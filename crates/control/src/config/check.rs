@@ -5,10 +5,13 @@ use std::ops::Range;
 
 use toml::de::{DeTable, DeValue};
 
+use super::key::{Kind, is_table, named, nearest};
+
 /// What is wrong, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     pub line: Option<usize>,
+    /// The key, or the variable or flag that set it.
     pub key: String,
     pub message: String,
 }
@@ -16,6 +19,10 @@ pub struct Problem {
 impl Problem {
     pub(super) fn whole(message: String) -> Self {
         Problem { line: None, key: String::new(), message }
+    }
+
+    pub(super) fn of(key: &str, message: impl Into<String>) -> Self {
+        Problem { line: None, key: key.to_owned(), message: message.into() }
     }
 
     pub(super) fn at(text: &str, span: Option<Range<usize>>, key: &str, message: &str) -> Self {
@@ -36,100 +43,60 @@ impl fmt::Display for Problem {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Text,
-    Integer,
-    Number,
-    Table,
-}
-
-const KEYS: &[(&str, Kind)] = &[
-    ("listen", Kind::Text),
-    ("data", Kind::Text),
-    ("database_url", Kind::Text),
-    ("provider", Kind::Text),
-    ("api_key", Kind::Text),
-    ("public_url", Kind::Text),
-    ("domain", Kind::Text),
-    ("quota", Kind::Table),
-    ("quota.cpus_per_sandbox", Kind::Number),
-    ("quota.memory_per_sandbox", Kind::Integer),
-    ("quota.disk_per_sandbox", Kind::Integer),
-    ("quota.running_sandboxes", Kind::Integer),
-    ("quota.sandboxes", Kind::Integer),
-    ("quota.requests_per_second", Kind::Integer),
-    ("prices", Kind::Table),
-    ("prices.cpu_hour", Kind::Number),
-    ("prices.memory_gib_hour", Kind::Number),
-    ("prices.disk_gib_hour", Kind::Number),
-    ("archive", Kind::Table),
-    ("archive.url", Kind::Text),
-    ("archive.endpoint", Kind::Text),
-    ("archive.region", Kind::Text),
-];
+/// A key of the file that is right, and its line.
+pub(super) type Found = (&'static str, usize);
 
 /// All that is wrong with a file's text; empty where nothing is.
 pub fn check(text: &str) -> Vec<Problem> {
+    look(text).1
+}
+
+/// What is right and what is wrong in a file's text.
+pub(super) fn look(text: &str) -> (Vec<Found>, Vec<Problem>) {
     let (table, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
-        return errors.iter().map(|error| Problem::at(text, error.span(), "", error.message())).collect();
+        let problems = errors.iter().map(|error| Problem::at(text, error.span(), "", error.message()));
+        return (Vec::new(), problems.collect());
     }
-    let mut problems = Vec::new();
-    walk(text, "", table.get_ref(), &mut problems);
+    let (mut found, mut problems) = (Vec::new(), Vec::new());
+    walk(text, "", table.get_ref(), &mut found, &mut problems);
     problems.sort_by_key(|problem| problem.line);
-    problems
+    (found, problems)
 }
 
-fn walk(text: &str, prefix: &str, table: &DeTable<'_>, problems: &mut Vec<Problem>) {
+fn walk(text: &str, prefix: &str, table: &DeTable<'_>, found: &mut Vec<Found>, problems: &mut Vec<Problem>) {
     for (name, value) in table {
-        let key = if prefix.is_empty() { name.get_ref().to_string() } else { format!("{prefix}.{}", name.get_ref()) };
-        let mut say = |message: String| problems.push(Problem::at(text, Some(name.span()), &key, &message));
-        let Some((_, kind)) = KEYS.iter().find(|(known, _)| *known == key) else {
-            say(match nearest(&key) {
+        let path = if prefix.is_empty() { name.get_ref().to_string() } else { format!("{prefix}.{}", name.get_ref()) };
+        let mut say = |message: String| problems.push(Problem::at(text, Some(name.span()), &path, &message));
+        match (named(&path), value.get_ref()) {
+            (Some(key), value) => match refusal(key.kind, value) {
+                Some(reason) => say(reason),
+                None => found.push((key.name, Problem::at(text, Some(name.span()), "", "").line.unwrap_or_default())),
+            },
+            (None, DeValue::Table(inner)) if is_table(&path) => walk(text, &path, inner, found, problems),
+            (None, value) if is_table(&path) => say(format!("a table is wanted, not {}", called(value))),
+            (None, _) => say(match nearest(&path) {
                 Some(known) => format!("no such key; is {known} meant?"),
                 None => "no such key".into(),
-            });
-            continue;
-        };
-        match (kind, value.get_ref()) {
-            (Kind::Table, DeValue::Table(inner)) => walk(text, &key, inner, problems),
-            (Kind::Text, DeValue::String(_))
-            | (Kind::Integer, DeValue::Integer(_))
-            | (Kind::Number, DeValue::Integer(_) | DeValue::Float(_)) => {}
-            (kind, found) => {
-                let wanted = match kind {
-                    Kind::Text => "a text",
-                    Kind::Integer => "an integer",
-                    Kind::Number => "a number",
-                    Kind::Table => "a table",
-                };
-                let found = found.type_str();
-                let article = if found.starts_with(['a', 'i']) { "an" } else { "a" };
-                say(format!("{wanted} is wanted, not {article} {found}"));
-            }
+            }),
         }
     }
 }
 
-/// A known key that differs by two letters at most.
-fn nearest(key: &str) -> Option<&'static str> {
-    let best = KEYS.iter().map(|(known, _)| (distance(key, known), *known)).min()?;
-    (best.0 <= 2).then_some(best.1)
+fn refusal(kind: Kind, value: &DeValue<'_>) -> Option<String> {
+    let negative = || Some("must not be negative".to_owned());
+    match (kind, value) {
+        (Kind::Integer | Kind::Number, DeValue::Integer(number)) if number.as_str().starts_with('-') => negative(),
+        (Kind::Number, DeValue::Float(number)) if number.as_str().starts_with('-') => negative(),
+        (Kind::Text, DeValue::String(_))
+        | (Kind::Integer, DeValue::Integer(_))
+        | (Kind::Number, DeValue::Integer(_) | DeValue::Float(_))
+        | (Kind::Switch, DeValue::Boolean(_)) => None,
+        (kind, found) => Some(format!("{} is wanted, not {}", kind.wanted(), called(found))),
+    }
 }
 
-/// Letters to add, drop or change (Levenshtein).
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (i, a) in one.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in other.iter().enumerate() {
-            let change = diagonal + usize::from(a != *b);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[other.len()]
+fn called(value: &DeValue<'_>) -> String {
+    let word = value.type_str();
+    format!("{} {word}", if word.starts_with(['a', 'i']) { "an" } else { "a" })
 }

@@ -1,19 +1,23 @@
 //! What an operator can set. Every value has a default that works.
 //!
-//! A file gives way to the environment, the environment to flags. A file with a wrong key is refused as a whole, with
-//! every wrong key named by its line: half configured is worse than not started.
+//! A file gives way to the environment, the environment to flags ([`load`]). A wrong key anywhere, or two values that
+//! contradict each other ([`rules`]), is refused with its place: half configured is worse than not started.
 
 mod check;
+pub mod key;
+pub mod load;
+mod rules;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 pub use check::{Problem, check};
-use serde::Deserialize;
+pub use load::{Flag, Layers, Loaded, Origin};
+use serde::{Deserialize, Serialize};
 
 use crate::key::Quota;
 use crate::usage::Prices;
 
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub listen: String,
@@ -28,14 +32,70 @@ pub struct Config {
     pub public_url: Option<String>,
     /// Previews are at `{port}-{id}.{domain}`.
     pub domain: String,
+    pub tls: Tls,
     /// Maxima of an organisation that has none of its own.
     pub quota: Quota,
+    pub capacity: Capacity,
+    pub metrics: Metrics,
     pub prices: Prices,
     pub archive: Archive,
+    pub log: Log,
+    pub telemetry: Telemetry,
+}
+
+/// A second socket, with TLS.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tls {
+    /// No TLS where absent.
+    pub listen: Option<String>,
+    /// In PEM, with its chain; a local authority's where absent.
+    pub certificate: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+}
+
+/// What this one server takes on. Zero is no limit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Capacity {
+    /// Sandboxes with processes at one time.
+    pub sandboxes: u64,
+    /// Bytes of memory that running sandboxes may have together, by their limits.
+    pub memory: u64,
+    /// Bytes of memory that the machine must have free before another sandbox is started.
+    pub free_memory: u64,
+    /// Sandboxes that are started at one time; the others wait their turn.
+    pub launches: u32,
+    /// How many may wait; the rest is told to come again.
+    pub waiting: u32,
+    /// How long one waits at most.
+    pub patience_seconds: u64,
+}
+
+impl Default for Capacity {
+    fn default() -> Self {
+        Capacity { sandboxes: 0, memory: 0, free_memory: 128 << 20, launches: 64, waiting: 1000, patience_seconds: 30 }
+    }
+}
+
+/// What is remembered of what sandboxes used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Metrics {
+    /// How long samples stay in the store.
+    pub keep_seconds: u64,
+    /// One sample in so many seconds goes there.
+    pub store_every_seconds: u64,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Metrics { keep_seconds: 7 * 24 * 3600, store_every_seconds: 60 }
+    }
 }
 
 /// Where archives and artifacts go.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Archive {
     /// `s3://bucket/prefix`; the folder `archive` of the data directory where absent. Credentials come from the usual
@@ -44,6 +104,37 @@ pub struct Archive {
     /// Of an S3-compatible store that is not Amazon's.
     pub endpoint: Option<String>,
     pub region: Option<String>,
+}
+
+/// What the server writes to stderr.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// Such as `info` or `warn,cove_control=debug`.
+    pub filter: String,
+    /// One JSON object a line.
+    pub json: bool,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Log { filter: "info".into(), json: false }
+    }
+}
+
+/// Traces for a collector. Off where no endpoint is set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Telemetry {
+    /// Of an OTLP collector that speaks HTTP; `/v1/traces` is added.
+    pub endpoint: Option<String>,
+    pub service: String,
+}
+
+impl Default for Telemetry {
+    fn default() -> Self {
+        Telemetry { endpoint: None, service: "cove".into() }
+    }
 }
 
 impl Default for Config {
@@ -56,94 +147,31 @@ impl Default for Config {
             api_key: None,
             public_url: None,
             domain: "localhost".into(),
+            tls: Tls::default(),
             quota: Quota::default(),
+            capacity: Capacity::default(),
+            metrics: Metrics::default(),
             prices: Prices::default(),
             archive: Archive::default(),
-        }
-    }
-}
-
-impl Config {
-    /// The file, if any, with the environment on top. Flags are the caller's.
-    pub fn load(file: Option<&Path>, environment: &dyn Fn(&str) -> Option<String>) -> Result<Config, Vec<Problem>> {
-        let mut config = match file {
-            None => Config::default(),
-            Some(path) => {
-                let text = std::fs::read_to_string(path)
-                    .map_err(|error| vec![Problem::whole(format!("read {}: {error}", path.display()))])?;
-                Config::parse(&text)?
-            }
-        };
-        config.take_environment(environment);
-        Ok(config)
-    }
-
-    /// A file's text; every problem that it has.
-    pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
-        let problems = check(text);
-        if !problems.is_empty() {
-            return Err(problems);
-        }
-        toml::from_str(text).map_err(|error| vec![Problem::at(text, error.span(), "", error.message())])
-    }
-
-    fn take_environment(&mut self, environment: &dyn Fn(&str) -> Option<String>) {
-        let set = |name: &str| environment(name).filter(|value| !value.is_empty());
-        let optional: [(&str, &mut Option<String>); 4] = [
-            ("DATABASE_URL", &mut self.database_url),
-            ("COVE_API_KEY", &mut self.api_key),
-            ("COVE_PUBLIC_URL", &mut self.public_url),
-            ("COVE_ARCHIVE_URL", &mut self.archive.url),
-        ];
-        for (name, value) in optional {
-            if let Some(found) = set(name) {
-                *value = Some(found);
-            }
-        }
-        let required: [(&str, &mut String); 3] = [
-            ("COVE_LISTEN", &mut self.listen),
-            ("SANDBOX_PROVIDER", &mut self.provider),
-            ("COVE_DOMAIN", &mut self.domain),
-        ];
-        for (name, value) in required {
-            if let Some(found) = set(name) {
-                *value = found;
-            }
-        }
-        if let Some(data) = set("COVE_DATA") {
-            self.data = data.into();
+            log: Log::default(),
+            telemetry: Telemetry::default(),
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_environment_wins_over_the_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("cove.toml");
-        std::fs::write(&file, "listen = \"0.0.0.0:80\"\ndomain = \"example.com\"\n[quota]\nsandboxes = 7\n").unwrap();
-        let environment = |name: &str| (name == "COVE_LISTEN").then(|| "127.0.0.1:1".to_owned());
-        let config = Config::load(Some(&file), &environment).unwrap();
-        assert_eq!((config.listen.as_str(), config.domain.as_str()), ("127.0.0.1:1", "example.com"));
-        assert_eq!(config.quota.sandboxes, 7);
-        assert_eq!(config.quota.cpus_per_sandbox, 4.0);
-    }
-
-    #[test]
-    fn every_wrong_key_is_named_with_its_line() {
-        let text = "listen = 80\ndomian = \"x\"\n\n[quota]\nsandboxes = \"many\"\n[nonsense]\n";
-        let problems: Vec<String> = Config::parse(text).unwrap_err().iter().map(ToString::to_string).collect();
-        assert_eq!(
-            problems,
-            [
-                "line 1: listen: a text is wanted, not an integer",
-                "line 2: domian: no such key; is domain meant?",
-                "line 5: quota.sandboxes: an integer is wanted, not a string",
-                "line 6: nonsense: no such key",
-            ]
-        );
+impl Config {
+    /// With every optional value set.
+    fn full_for_tests() -> Config {
+        let text = || Some("x".to_owned());
+        Config {
+            database_url: text(),
+            api_key: text(),
+            public_url: text(),
+            tls: Tls { listen: text(), certificate: Some("c".into()), key: Some("k".into()) },
+            archive: Archive { url: text(), endpoint: text(), region: text() },
+            telemetry: Telemetry { endpoint: text(), ..Telemetry::default() },
+            ..Config::default()
+        }
     }
 }

@@ -3,7 +3,9 @@
 pub mod daytona;
 pub mod e2b;
 pub mod native;
+mod observe;
 mod prometheus;
+mod relay;
 
 use axum::Router;
 use axum::extract::State;
@@ -24,6 +26,7 @@ pub fn router(app: App) -> Router {
         .nest("/api", native::router(app))
         // Outermost: a sandbox's host name decides before any path does.
         .layer(axum::middleware::from_fn_with_state(e2b, e2b::intercept))
+        .layer(axum::middleware::from_fn(observe::observe))
 }
 
 /// 200 when the server is ready to serve.

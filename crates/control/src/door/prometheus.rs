@@ -1,39 +1,105 @@
 //! `/metrics` in Prometheus' text form: counts of the installation, no names of tenants.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
 use super::native::error::ApiError;
+use super::observe::{BUCKETS, Requests};
 use crate::App;
 use crate::job::JobState;
 
 pub async fn metrics(State(app): State<App>) -> Result<Response, ApiError> {
-    let mut text = String::new();
-    let head = |text: &mut String, name: &str, kind: &str, help: &str| {
-        let _infallible = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-    };
-    head(&mut text, "cove_sandboxes", "gauge", "Sandboxes by state.");
+    let mut page = Page::default();
+    page.family("cove_sandboxes", "gauge", "Sandboxes by state.");
     for (state, many) in app.store().count_states().await? {
-        let _infallible = writeln!(text, "cove_sandboxes{{state=\"{state}\"}} {many}");
+        page.sample("cove_sandboxes", &[("state", &state)], many);
     }
-    head(&mut text, "cove_pool_size", "gauge", "How many sandboxes a warm pool shall hold.");
-    head(&mut text, "cove_pool_ready", "gauge", "How many it holds.");
-    head(&mut text, "cove_pool_hits_total", "counter", "Creations that were served from a warm pool.");
-    head(&mut text, "cove_pool_misses_total", "counter", "Creations that found their pool empty.");
-    for (template, size, ready, hits, misses) in app.pool_figures() {
-        let _infallible = writeln!(
-            text,
-            "cove_pool_size{{template=\"{template}\"}} {size}\ncove_pool_ready{{template=\"{template}\"}} {ready}\n\
-             cove_pool_hits_total{{template=\"{template}\"}} {hits}\ncove_pool_misses_total{{template=\"{template}\"}} {misses}"
-        );
-    }
-    head(&mut text, "cove_jobs", "gauge", "Background jobs that wait, or that were given up.");
+    pools(&mut page, &app);
+    page.family("cove_jobs", "gauge", "Background jobs that wait, run, or were given up; counted up to 1000.");
     for state in [JobState::Queued, JobState::Running, JobState::Failed] {
         let many = app.store().jobs(None, Some(state), 1000).await?.len();
-        let _infallible = writeln!(text, "cove_jobs{{state=\"{}\"}} {many}", state.as_str());
+        page.sample("cove_jobs", &[("state", state.as_str())], many);
     }
-    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
+    capacity(&mut page, &app);
+    requests(&mut page);
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], page.text).into_response())
+}
+
+fn pools(page: &mut Page, app: &App) {
+    let pools = app.pool_figures();
+    type Figure = (String, u32, u32, u64, u64);
+    let families: [(&str, &str, &str, fn(&Figure) -> u64); 4] = [
+        ("cove_pool_size", "gauge", "How many sandboxes a warm pool shall hold.", |pool| pool.1.into()),
+        ("cove_pool_ready", "gauge", "How many it holds.", |pool| pool.2.into()),
+        ("cove_pool_hits_total", "counter", "Creations that were served from a warm pool.", |pool| pool.3),
+        ("cove_pool_misses_total", "counter", "Creations that found their pool empty.", |pool| pool.4),
+    ];
+    for (name, kind, help, figure) in families {
+        page.family(name, kind, help);
+        // Several organisations may have a pool of one template: what is shown is their sum.
+        let mut sums = std::collections::BTreeMap::<&str, u64>::new();
+        for pool in &pools {
+            *sums.entry(&pool.0).or_default() += figure(pool);
+        }
+        for (template, sum) in sums {
+            page.sample(name, &[("template", template)], sum);
+        }
+    }
+}
+
+fn capacity(page: &mut Page, app: &App) {
+    let figures = app.capacity().figures();
+    for (name, help, value) in [
+        ("cove_capacity_sandboxes", "Sandboxes that this server runs.", figures.sandboxes),
+        ("cove_capacity_memory_bytes", "Memory that they may have together, by their limits.", figures.memory),
+        ("cove_launches_running", "Launches under way.", figures.launching),
+        ("cove_launches_waiting", "Launches that wait their turn.", figures.waiting),
+    ] {
+        page.family(name, "gauge", help);
+        page.sample(name, &[], value);
+    }
+}
+
+fn requests(page: &mut Page) {
+    let (counts, times) = Requests::figures();
+    page.family("cove_http_requests_total", "counter", "Requests answered, by class of status.");
+    for (class, count) in counts {
+        page.sample("cove_http_requests_total", &[("status", class)], count);
+    }
+    let name = "cove_http_request_duration_seconds";
+    page.family(name, "histogram", "Time to the first byte of the answer.");
+    let mut below = 0;
+    for (bound, count) in BUCKETS.iter().zip(&times.buckets) {
+        below += count;
+        page.sample(&format!("{name}_bucket"), &[("le", &bound.to_string())], below);
+    }
+    page.sample(&format!("{name}_bucket"), &[("le", "+Inf")], times.count);
+    page.sample(&format!("{name}_sum"), &[], times.seconds);
+    page.sample(&format!("{name}_count"), &[], times.count);
+}
+
+#[derive(Default)]
+struct Page {
+    text: String,
+}
+
+impl Page {
+    /// What follows, up to the next family, is of this name.
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _infallible = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        let labels: Vec<String> =
+            labels.iter().map(|(label, value)| format!("{label}=\"{}\"", escape(value))).collect();
+        let braced = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        let _infallible = writeln!(self.text, "{name}{braced} {value}");
+    }
+}
+
+fn escape(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -3,8 +3,6 @@
 //! Git tells its reasons in English sentences and its exit status is nearly always 128 or 1, so the sentences are
 //! matched here, in one table, with `LC_ALL=C` set. What matches nothing keeps git's own words.
 
-use cove_protocol::{Failure, FailureKind};
-
 use crate::guest::GuestError;
 
 #[derive(Debug, thiserror::Error)]
@@ -66,11 +64,12 @@ impl From<GitError> for crate::Error {
             | GitError::DirtyWorktree(_)
             | GitError::MergeConflict(_)
             | GitError::NothingToCommit(_) => Error::Conflict(message),
-            GitError::TransportFailed(_) => GuestError::Failed(Failure::new(FailureKind::Refused, message)).into(),
             GitError::Timeout { seconds, .. } => GuestError::Timeout(std::time::Duration::from_secs(seconds)).into(),
             GitError::Invalid(_)
             | GitError::RepositoryNotFound(_)
             | GitError::BranchNotFound(_)
+            // The remote is the caller's choice: that nobody answers there is no fault of this server's.
+            | GitError::TransportFailed(_)
             | GitError::TooLong { .. }
             | GitError::Failed(_) => Error::invalid("git", message),
         }

@@ -108,6 +108,7 @@ impl App {
     pub async fn set_quota(&self, caller: &Caller, id: &str, quota: Quota) -> Result<Organisation, Error> {
         let mut organisation = self.organisation(caller, id).await?;
         caller.require(Scope::Operator)?;
+        quota.check()?;
         organisation.quota = quota;
         self.store().update_organisation(&organisation).await?;
         self.key_cache().forget();

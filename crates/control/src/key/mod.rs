@@ -56,6 +56,7 @@ pub struct Organisation {
 #[serde(default, deny_unknown_fields)]
 pub struct Quota {
     /// Processors of one sandbox.
+    #[schema(minimum = 0.01)]
     pub cpus_per_sandbox: f64,
     /// Bytes of one sandbox.
     pub memory_per_sandbox: u64,
@@ -66,7 +67,40 @@ pub struct Quota {
     /// Sandboxes in all, archived ones too.
     pub sandboxes: u64,
     /// Requests a second that a key may make for long; bursts may be ten times that.
+    #[schema(minimum = 1, maximum = 1000000)]
     pub requests_per_second: u32,
+}
+
+impl Quota {
+    /// Refuses numbers that no organisation can be held to.
+    pub fn check(&self) -> Result<(), Error> {
+        if !(self.cpus_per_sandbox.is_finite() && self.cpus_per_sandbox >= 0.01) {
+            return Err(Error::invalid("cpus_per_sandbox", "at least 0.01"));
+        }
+        if !(1..=1_000_000).contains(&self.requests_per_second) {
+            return Err(Error::invalid("requests_per_second", "1 to 1000000"));
+        }
+        let counts = [
+            ("memory_per_sandbox", self.memory_per_sandbox),
+            ("disk_per_sandbox", self.disk_per_sandbox),
+            ("running_sandboxes", self.running_sandboxes),
+            ("sandboxes", self.sandboxes),
+        ];
+        match counts.into_iter().find(|(_, count)| i64::try_from(*count).is_err()) {
+            Some((field, _)) => Err(Error::invalid(field, format!("at most {}", i64::MAX))),
+            None => Ok(()),
+        }
+    }
+
+    /// A template's own limits, cut to what one sandbox may have.
+    pub fn clamp(&self, limits: Limits) -> Limits {
+        Limits {
+            cpus: limits.cpus.min(self.cpus_per_sandbox),
+            memory: limits.memory.min(self.memory_per_sandbox),
+            disk: limits.disk.map(|disk| disk.min(self.disk_per_sandbox)),
+            ..limits
+        }
+    }
 }
 
 impl Default for Quota {

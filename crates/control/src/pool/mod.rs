@@ -282,6 +282,18 @@ impl App {
         member.timers = Timers { idle_seconds: None, ..Timers::default() };
         member.cause = Cause::new(Code::Pool, "made for a warm pool", self.now());
         self.ledger().reserve(organisation, &self.quota(organisation).await?)?;
+        let id = member.id.clone();
+        let made = self.launch_in_room(member).await;
+        if made.is_err() {
+            self.capacity().release(&id);
+        }
+        made
+    }
+
+    async fn launch_in_room(&self, member: Sandbox) -> Result<Sandbox, Error> {
+        let organisation = member.organisation.clone();
+        let not_counted = |_: &Error| self.ledger().moved(&organisation, State::Creating, State::Destroyed);
+        let _turn = self.room_for(&member).await.inspect_err(not_counted)?;
         let _lock = self.locks().lock(&member.id).await;
         match self.store().insert_sandbox(&member, None).await? {
             Inserted::New => self.launch_new(member).await,

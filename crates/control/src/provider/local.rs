@@ -16,9 +16,11 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::process::Command;
 use tokio::sync::{Mutex, mpsc};
+use tracing::Instrument as _;
 
 use super::{Capabilities, Departure, Isolation, Provider, ProviderError, Seen, Sighting};
 use crate::guest::{Connect, Guest, GuestError, Pipe};
+use crate::trace::effect;
 
 pub struct Local {
     engine: Arc<Engine>,
@@ -83,32 +85,38 @@ impl Provider for Local {
     }
 
     async fn launch(&self, spec: &Spec) -> Result<(), ProviderError> {
+        let span = effect!("launch", spec.id);
         let spec = spec.clone();
         self.call(move |engine| match engine.launch(&spec) {
             Ok(_) | Err(EngineError::AlreadyRunning(_)) => Ok(()),
             Err(error) => Err(error),
         })
+        .instrument(span)
         .await
     }
 
     async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<(), ProviderError> {
+        let span = effect!("stop", id);
         let id = id.clone();
-        self.call(move |engine| unless_gone(engine.stop(&id, grace))).await
+        self.call(move |engine| unless_gone(engine.stop(&id, grace))).instrument(span).await
     }
 
     async fn pause(&self, id: &SandboxId) -> Result<(), ProviderError> {
+        let span = effect!("pause", id);
         let id = id.clone();
-        self.call(move |engine| engine.pause(&id)).await
+        self.call(move |engine| engine.pause(&id)).instrument(span).await
     }
 
     async fn resume(&self, id: &SandboxId) -> Result<(), ProviderError> {
+        let span = effect!("resume", id);
         let id = id.clone();
-        self.call(move |engine| engine.resume(&id)).await
+        self.call(move |engine| engine.resume(&id)).instrument(span).await
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<(), ProviderError> {
+        let span = effect!("destroy", id);
         let id = id.clone();
-        self.call(move |engine| unless_gone(engine.destroy(&id))).await
+        self.call(move |engine| unless_gone(engine.destroy(&id))).instrument(span).await
     }
 
     async fn resize(&self, id: &SandboxId, limits: &Limits) -> Result<(), ProviderError> {
@@ -124,6 +132,13 @@ impl Provider for Local {
     async fn usage(&self, id: &SandboxId) -> Result<Usage, ProviderError> {
         let id = id.clone();
         self.call(move |engine| engine.usage(&id)).await
+    }
+
+    fn free_memory(&self) -> Option<u64> {
+        // One small read of the kernel's own account: far cheaper than the launch that it may spare.
+        let account = std::fs::read_to_string("/proc/meminfo").ok()?;
+        let line = account.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+        line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
     }
 
     async fn sightings(&self) -> Result<Vec<Sighting>, ProviderError> {

@@ -123,6 +123,11 @@ pub trait Provider: Send + Sync {
     async fn set_network(&self, id: &SandboxId, network: &Network) -> Result<(), ProviderError>;
     async fn usage(&self, id: &SandboxId) -> Result<Usage, ProviderError>;
 
+    /// Bytes of memory that its machine has left; `None` where nobody can say.
+    fn free_memory(&self) -> Option<u64> {
+        None
+    }
+
     /// Everything the provider holds, for reconcile.
     async fn sightings(&self) -> Result<Vec<Sighting>, ProviderError>;
     /// Removes every rest that belongs to none of these; says how many. Called before a server serves.

@@ -150,6 +150,9 @@ impl App {
         }
         if before.state.has_processes() {
             let provider = self.provider(&before.provider)?;
+            if limits.memory > before.limits.memory {
+                self.admit_resized(&before, limits.memory)?;
+            }
             if !provider.capabilities().resize {
                 return Err(Error::Unsupported(format!("provider {} cannot resize", before.provider)));
             }

@@ -37,7 +37,14 @@ impl App {
                 return Ok(taken);
             }
             app.ledger().reserve(&sandbox.organisation, &quota)?;
-            let made = app.make(&caller, sandbox, new).await;
+            let id = sandbox.id.clone();
+            let made = match app.room_for(&sandbox).await {
+                Ok(_turn) => app.make(&caller, sandbox, new).await,
+                Err(error) => Err(Refusal::BeforeInsert(error)),
+            };
+            if !made.as_ref().is_ok_and(|made| made.id == id) {
+                app.capacity().release(&id);
+            }
             match &made {
                 Ok(sandbox) => app.audit(&caller, "sandbox.create", sandbox.id.as_str()),
                 Err(Refusal::BeforeInsert(_)) => {
@@ -74,7 +81,9 @@ impl App {
         let template = self.template(caller, new.template.as_deref().unwrap_or("base")).await?;
         let provider = new.provider.clone().unwrap_or_else(|| self.default_provider().to_owned());
         self.provider(&provider)?;
-        let limits = new.limits.apply(template.limits);
+        // What nobody asked for is never more than the organisation may have.
+        let quota = self.quota(&caller.organisation).await?;
+        let limits = new.limits.apply(quota.clamp(template.limits));
         self.check_limits(&caller.organisation, limits).await?;
         let now = self.now();
         let mut timers = Timers::default();
@@ -243,6 +252,9 @@ pub(crate) fn check_env(env: &std::collections::BTreeMap<String, String>) -> Res
     }
 }
 
+/// The kernel's own limit (PID_MAX_LIMIT on 64 bits); its control groups take no larger number.
+const MOST_PIDS: u32 = 4 << 20;
+
 /// What every sandbox must have to work at all.
 pub(crate) fn check_smallest(limits: Limits) -> Result<(), Error> {
     if !(limits.cpus.is_finite() && limits.cpus >= 0.01) {
@@ -254,8 +266,8 @@ pub(crate) fn check_smallest(limits: Limits) -> Result<(), Error> {
     if limits.disk.is_some_and(|disk| disk < 1 << 20) {
         return Err(Error::invalid("limits.disk", "at least 1 MiB"));
     }
-    if limits.pids < 4 {
-        return Err(Error::invalid("limits.pids", "at least 4"));
+    if !(4..=MOST_PIDS).contains(&limits.pids) {
+        return Err(Error::invalid("limits.pids", format!("4 to {MOST_PIDS}")));
     }
     Ok(())
 }

@@ -81,7 +81,12 @@ impl App {
 
     /// As [`App::change_state`], for those who hold the lock.
     pub(crate) async fn change_locked(&self, id: &SandboxId, event: Event, cause: Cause) -> Result<Sandbox, Error> {
-        let (mut sandbox, mut effect) = self.set_out(id, event, &cause).await?;
+        let turn = self.room_to_start(id, event).await?;
+        let set_out = self.set_out(id, event, &cause).await;
+        if set_out.is_err() && turn.is_some() {
+            self.capacity().release(id);
+        }
+        let (mut sandbox, mut effect) = set_out?;
         while let Some(work) = effect {
             let outcome = self.carry_out(&sandbox, work).await;
             (sandbox, effect) = self.conclude(sandbox, work, outcome).await?;
@@ -202,6 +207,7 @@ impl App {
         if written == Written::Done {
             *sandbox = next;
             self.ledger().moved(&sandbox.organisation, from, to);
+            self.note_room(&sandbox.id, to);
             self.announce(from, sandbox);
         }
         Ok(written)

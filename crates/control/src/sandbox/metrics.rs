@@ -1,4 +1,5 @@
-//! What a sandbox uses, sampled: the host's account, kept in memory for an hour.
+//! What a sandbox uses, sampled: the host's account. Every sample is in memory for an hour; one a minute is in the store
+//! for as long as the operator keeps them, so that history outlives the server and the sandbox's own stop.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
@@ -6,7 +7,7 @@ use std::time::Duration;
 
 use cove_engine::SandboxId;
 use cove_engine::state::Usage;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Sandbox, State};
 use crate::clock::Timestamp;
@@ -19,7 +20,7 @@ const KEPT: usize = 720;
 /// Looks per second at most: a look reads about ten files of the kernel's.
 const LOOKS_PER_SECOND: usize = 400;
 
-#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Sample {
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
@@ -44,6 +45,8 @@ pub struct Sample {
 #[derive(Default)]
 pub struct History {
     samples: Mutex<HashMap<SandboxId, VecDeque<Sample>>>,
+    /// When a sample of a sandbox last went to the store.
+    stored: Mutex<HashMap<SandboxId, Timestamp>>,
 }
 
 impl History {
@@ -82,14 +85,34 @@ impl History {
         all.get(id).map(|samples| samples.iter().cloned().collect()).unwrap_or_default()
     }
 
+    /// Whether it is time for one in the store; asked once, it is not the next time.
+    fn is_due(&self, id: &SandboxId, now: Timestamp, every_seconds: u64) -> bool {
+        let mut stored = self.stored.lock().expect("no panic while held");
+        let due = stored.get(id).is_none_or(|last| {
+            let elapsed = now.as_millisecond() - last.as_millisecond();
+            elapsed >= i64::try_from(every_seconds.saturating_mul(1000)).unwrap_or(i64::MAX)
+        });
+        if due {
+            stored.insert(id.clone(), now);
+        }
+        due
+    }
+
     fn keep_only(&self, running: &[Sandbox]) {
         let ids: std::collections::HashSet<&SandboxId> = running.iter().map(|sandbox| &sandbox.id).collect();
         self.samples.lock().expect("no panic while held").retain(|id, _| ids.contains(id));
+        self.stored.lock().expect("no panic while held").retain(|id, _| ids.contains(id));
     }
 }
 
+/// The store asks for what is before.
+fn after_it(at: Timestamp) -> Timestamp {
+    Timestamp::from_millisecond(at.as_millisecond() + 1).unwrap_or(at)
+}
+
 impl App {
-    /// Samples between the two times, oldest first; of a running sandbox with one of this moment at the end.
+    /// Samples between the two times, oldest first: from the store, then from memory; of a running sandbox with one of
+    /// this moment at the end.
     pub async fn metrics(
         &self,
         caller: &Caller,
@@ -102,7 +125,16 @@ impl App {
             self.sample(&sandbox).await?;
         }
         let within = |sample: &Sample| from.is_none_or(|from| sample.at >= from) && to.is_none_or(|to| sample.at <= to);
-        Ok(self.history().of(&sandbox.id).into_iter().filter(within).collect())
+        let recent = self.history().of(&sandbox.id);
+        // Memory has all that is newer than its oldest.
+        let before = match (recent.first(), to) {
+            (Some(first), Some(to)) => Some(first.at.min(after_it(to))),
+            (Some(first), None) => Some(first.at),
+            (None, to) => to.map(after_it),
+        };
+        let mut samples = self.store().samples(sandbox.id.as_str(), from, before).await?;
+        samples.extend(recent.into_iter().filter(within));
+        Ok(samples)
     }
 
     async fn sample(&self, sandbox: &Sandbox) -> Result<Sample, Error> {
@@ -115,16 +147,27 @@ impl App {
         let mut running = self.store().sandboxes_of_server(self.server()).await?;
         running.retain(|sandbox| matches!(sandbox.state, State::Running | State::Paused));
         self.history().keep_only(&running);
+        let every = self.config().metrics.store_every_seconds;
+        let mut lasting = Vec::new();
         for batch in running.chunks(LOOKS_PER_SECOND / 10) {
             if self.ending().is_cancelled() {
                 return Ok(());
             }
             for sandbox in batch.iter().filter(|sandbox| sandbox.state == State::Running) {
                 // One that ends under our eyes is no error.
-                let _gone = self.sample(sandbox).await;
+                let Ok(sample) = self.sample(sandbox).await else { continue };
+                if self.history().is_due(&sandbox.id, sample.at, every) {
+                    lasting.push((sandbox.id.to_string(), sample));
+                }
             }
+            self.store().add_samples(&std::mem::take(&mut lasting)).await?;
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         Ok(())
+    }
+
+    pub(crate) async fn forget_old_samples(&self) -> Result<(), Error> {
+        let kept = i64::try_from(self.config().metrics.keep_seconds.saturating_mul(1000)).unwrap_or(i64::MAX);
+        self.store().remove_samples_before(self.now().as_millisecond().saturating_sub(kept)).await
     }
 }

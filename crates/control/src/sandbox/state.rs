@@ -107,6 +107,14 @@ impl State {
     }
 
     /// Its processes exist, frozen or not.
+    /// Whether it counts among those that run: it has processes, or is about to.
+    pub fn takes_room(self) -> bool {
+        !matches!(
+            self,
+            State::Stopped | State::Failed | State::Archived | State::Archiving | State::Destroying | State::Destroyed
+        )
+    }
+
     pub fn has_processes(self) -> bool {
         matches!(self, State::Running | State::Pausing | State::Paused | State::Resuming | State::Stopping)
     }

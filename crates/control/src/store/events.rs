@@ -29,8 +29,19 @@ impl Store {
         Ok(())
     }
 
-    /// Events after `after`, oldest first.
+    /// The first events after `after`, oldest first.
     pub async fn events(&self, filter: &EventFilter, after: i64, limit: u32) -> Result<Vec<Event>, Error> {
+        self.some_events(filter, after, &format!(" ORDER BY seq LIMIT {limit}")).await
+    }
+
+    /// The last events after `after`, oldest first.
+    pub async fn newest_events(&self, filter: &EventFilter, after: i64, limit: u32) -> Result<Vec<Event>, Error> {
+        let mut events = self.some_events(filter, after, &format!(" ORDER BY seq DESC LIMIT {limit}")).await?;
+        events.reverse();
+        Ok(events)
+    }
+
+    async fn some_events(&self, filter: &EventFilter, after: i64, which: &str) -> Result<Vec<Event>, Error> {
         let mut sql =
             Sql::new(format!("SELECT seq, organisation, sandbox, kind, at, body FROM events WHERE seq > {after}"));
         if let Some(organisation) = &filter.organisation {
@@ -42,7 +53,7 @@ impl Store {
         if let Some(kind) = &filter.kind {
             sql.push(" AND kind = ").bind(kind);
         }
-        sql.push(&format!(" ORDER BY seq LIMIT {limit}"));
+        sql.push(which);
         let mut query = sqlx::query(sqlx::AssertSqlSafe(sql.text));
         for bind in sql.binds {
             query = query.bind(bind);

@@ -7,6 +7,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (1, "sandboxes", include_str!("../../migrations/0001_sandboxes.sql")),
     (2, "audit_webhooks_pools", include_str!("../../migrations/0002_audit_webhooks_pools.sql")),
     (3, "sessions", include_str!("../../migrations/0003_sessions.sql")),
+    (5, "samples", include_str!("../../migrations/0005_samples.sql")),
 ];
 
 impl Store {

@@ -13,6 +13,7 @@ pub mod jobs;
 pub mod keys;
 mod migrate;
 pub mod pools;
+mod samples;
 pub mod sandboxes;
 pub mod servers;
 pub mod sessions;

@@ -20,6 +20,10 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 pub use authority::Authority;
 pub use serve::serve;
 
+/// In a request's extensions: it came through TLS of ours.
+#[derive(Debug, Clone, Copy)]
+pub struct Secure;
+
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("{step} {}: {source}", path.display())]

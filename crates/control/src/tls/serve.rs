@@ -15,6 +15,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
+use super::Secure;
+
 /// A client that has not shaken hands by then is dropped.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
@@ -41,7 +43,7 @@ pub async fn serve(listener: TcpListener, config: Arc<ServerConfig>, router: Rou
         let (acceptor, router) = (acceptor.clone(), router.clone());
         tokio::spawn(async move {
             if let Some(stream) = shake_hands(acceptor, stream, peer).await {
-                let service = TowerToHyperService::new(router.layer(axum::Extension(ConnectInfo(peer))));
+                let service = TowerToHyperService::new(known(router, peer));
                 let builder = Builder::new(TokioExecutor::new());
                 let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
                 if let Err(error) = watcher.watch(connection).await {
@@ -51,6 +53,11 @@ pub async fn serve(listener: TcpListener, config: Arc<ServerConfig>, router: Rou
         });
     }
     graceful.shutdown().await;
+}
+
+/// Doors read who is there, and that nobody else listens.
+fn known(router: Router, peer: SocketAddr) -> Router {
+    router.layer(axum::Extension(ConnectInfo(peer))).layer(axum::Extension(Secure))
 }
 
 async fn shake_hands(

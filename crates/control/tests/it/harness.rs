@@ -20,14 +20,19 @@ pub struct TestApp {
 
 impl TestApp {
     pub async fn new() -> Self {
-        let data = tempfile::tempdir().unwrap();
-        let clock = Clock::standing_at("2026-01-01T00:00:00Z".parse().unwrap());
-        Self::on(data, Fake::new(), clock).await
+        Self::with(Config::default()).await
     }
 
-    async fn on(data: tempfile::TempDir, fake: Arc<Fake>, clock: Clock) -> Self {
+    /// With these settings, but for where it lies and what it runs on.
+    pub async fn with(config: Config) -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let clock = Clock::standing_at("2026-01-01T00:00:00Z".parse().unwrap());
+        Self::on(config, data, Fake::new(), clock).await
+    }
+
+    async fn on(config: Config, data: tempfile::TempDir, fake: Arc<Fake>, clock: Clock) -> Self {
         let store = Store::sqlite(&data.path().join("cove.db")).await.unwrap();
-        let config = Config { data: data.path().to_owned(), provider: "fake".into(), ..Config::default() };
+        let config = Config { data: data.path().to_owned(), provider: "fake".into(), ..config };
         let app = App::open(config, store, vec![fake.clone()], clock.clone()).await.unwrap();
         let key = app.first_key().unwrap();
         let caller = app.authenticate(&key).await.unwrap();
@@ -38,8 +43,9 @@ impl TestApp {
     pub async fn killed_and_restarted(self) -> Self {
         let TestApp { app, fake, clock, data, .. } = self;
         app.ending().cancel();
+        let config = app.config().clone();
         drop(app);
-        let again = Self::on(data, fake, clock).await;
+        let again = Self::on(config, data, fake, clock).await;
         again.app.reconcile().await.unwrap();
         again
     }

@@ -14,13 +14,13 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 
 use crate::harness::{TestApp, eventually};
 
-struct Server {
-    address: String,
-    stop: tokio::sync::oneshot::Sender<()>,
-    running: tokio::task::JoinHandle<Result<(), cove_control::Error>>,
+pub struct Server {
+    pub address: String,
+    pub stop: tokio::sync::oneshot::Sender<()>,
+    pub running: tokio::task::JoinHandle<Result<(), cove_control::Error>>,
 }
 
-async fn serve(t: &TestApp) -> Server {
+pub async fn serve(t: &TestApp) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let (stop, stopped) = tokio::sync::oneshot::channel();

@@ -1,8 +1,11 @@
 //! Stories about the control plane, told on the fake provider: fast, and true wherever the provider does not matter.
 
 mod api;
+mod capacity;
 mod contract;
 mod harness;
 mod lifecycle;
 mod live;
+mod metrics;
 mod postgres;
+mod strangers;

@@ -2,8 +2,10 @@
 
 use clap::Args;
 
+use crate::client::sandbox::Sandbox;
 use crate::client::{Client, block_on};
 use crate::complaint::{Complaint, code};
+use crate::progress::waiting;
 use crate::render::{print, say};
 
 #[derive(Debug, Args)]
@@ -11,6 +13,9 @@ pub struct Targets {
     /// Names or ids
     #[arg(value_name = "SANDBOX", required = true)]
     pub sandboxes: Vec<String>,
+    /// Print JSON, one object on each line
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// The word of the API's path, which is the verb's own.
@@ -21,7 +26,12 @@ pub struct Change {
 /// Prints each name that was changed; goes on after a refusal and tells it at the end by the exit code.
 pub fn run(targets: &Targets, change: Change) -> Result<u8, Complaint> {
     each(&targets.sandboxes, async |client, sandbox| {
-        let changed = client.change(sandbox, change.verb).await?;
+        let waits = format!("{} {sandbox}", change.verb);
+        let changed = waiting(&waits, client.change(sandbox, change.verb)).await?;
+        if targets.json {
+            return print(&changed.to_string());
+        }
+        let changed = Sandbox::parse(changed)?;
         print(&format!("{} {}", changed.called(), changed.state))
     })
 }

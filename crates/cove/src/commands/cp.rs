@@ -17,6 +17,7 @@ use tokio::io::AsyncReadExt;
 use crate::client::sandbox::path as sandbox_path;
 use crate::client::{Client, block_on, query_string};
 use crate::complaint::Complaint;
+use crate::progress::Bytes;
 
 /// Copy files and folders into a sandbox and out of it
 ///
@@ -99,7 +100,7 @@ impl Inside<'_> {
 
     async fn put(&self, from: &str, to: &str) -> Result<(), Complaint> {
         if from == "-" {
-            return self.put_bytes(tokio::io::stdin(), to).await;
+            return self.put_bytes(tokio::io::stdin(), Bytes::new("standard input", None), to).await;
         }
         let local = Path::new(from);
         let known = std::fs::metadata(local).map_err(|error| Complaint::failed(format!("{from}: {error}")))?;
@@ -114,12 +115,17 @@ impl Inside<'_> {
             return self.put_folder(local, &target).await;
         }
         let file = tokio::fs::File::open(local).await.map_err(|error| Complaint::failed(format!("{from}: {error}")))?;
-        self.put_bytes(file, &target).await
+        self.put_bytes(file, Bytes::new(from, Some(known.len())), &target).await
     }
 
-    async fn put_bytes(&self, source: impl AsyncReadExt + Unpin + Send + 'static, to: &str) -> Result<(), Complaint> {
+    async fn put_bytes(
+        &self,
+        source: impl AsyncReadExt + Unpin + Send + 'static,
+        seen: Bytes,
+        to: &str,
+    ) -> Result<(), Complaint> {
         let request = self.client.request(Method::PUT, &self.call("/content", &[("path", to), ("parents", "true")])?);
-        self.client.send(request.body(stream_of(source))).await.map(drop)
+        self.client.send(request.body(stream_of(source, seen))).await.map(drop)
     }
 
     async fn put_folder(&self, from: &Path, to: &str) -> Result<(), Complaint> {
@@ -137,7 +143,11 @@ impl Inside<'_> {
             .map_err(|error| Complaint::failed(format!("start tar: {error}")).hint("apt-get install tar"))?;
         let packed = tar.stdout.take().ok_or_else(|| Complaint::failed("tar has no output"))?;
         let request = self.client.request(Method::PUT, &self.call("/tar", &[("path", to)])?);
-        let sent = self.client.send(request.body(stream_of(packed))).await.map(drop);
+        let sent = self
+            .client
+            .send(request.body(stream_of(packed, Bytes::new(&from.display().to_string(), None))))
+            .await
+            .map(drop);
         let status = tar.wait().await?;
         sent?;
         if status.success() { Ok(()) } else { Err(Complaint::failed(format!("tar of {}: {status}", from.display()))) }
@@ -160,9 +170,12 @@ impl Inside<'_> {
 
     async fn get_bytes(&self, from: &str, to: &mut impl Write) -> Result<(), Complaint> {
         let request = self.client.request(Method::GET, &self.call("/content", &[("path", from)])?);
-        let mut stream = self.client.send(request).await?.bytes_stream();
+        let answer = self.client.send(request).await?;
+        let seen = Bytes::new(from, answer.content_length());
+        let mut stream = answer.bytes_stream();
         while let Some(chunk) = stream.next().await {
             let chunk = chunk.map_err(|error| Complaint::failed(format!("{from} broke off: {error}")))?;
+            seen.more(chunk.len());
             to.write_all(&chunk)?;
         }
         to.flush()?;
@@ -216,12 +229,13 @@ fn set_mode(file: &std::fs::File, octal: &str) -> std::io::Result<()> {
 }
 
 /// A reader as a request's body, a piece at a time.
-fn stream_of(source: impl AsyncReadExt + Unpin + Send + 'static) -> Body {
-    Body::wrap_stream(futures::stream::try_unfold(source, |mut source| async move {
+fn stream_of(source: impl AsyncReadExt + Unpin + Send + 'static, seen: Bytes) -> Body {
+    Body::wrap_stream(futures::stream::try_unfold((source, seen), |(mut source, seen)| async move {
         let mut piece = vec![0u8; 128 << 10];
         let count = source.read(&mut piece).await?;
         piece.truncate(count);
-        Ok::<_, std::io::Error>(if count == 0 { None } else { Some((piece, source)) })
+        seen.more(count);
+        Ok::<_, std::io::Error>(if count == 0 { None } else { Some((piece, (source, seen))) })
     }))
 }
 

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::client::sandbox::Sandbox;
 use crate::client::{Client, block_on};
 use crate::complaint::Complaint;
+use crate::progress::waiting;
 use crate::quantity::{parse_cpus, parse_duration, parse_size};
 use crate::render::{print, print_json, say};
 
@@ -78,7 +79,7 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     let client = Client::from_environment()?;
-    let created: Value = block_on(client.post("/sandboxes", &body(arguments)))?;
+    let created: Value = block_on(waiting("making a sandbox", client.post("/sandboxes", &body(arguments))))?;
     if arguments.json {
         print_json(&created)?;
         return Ok(0);

@@ -18,6 +18,9 @@ pub struct Arguments {
     /// Only of this sandbox, by name or id
     #[arg(long, value_name = "SANDBOX")]
     sandbox: Option<String>,
+    /// So many of the newest
+    #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    limit: u32,
     /// Print JSON, one event on each line with --follow
     #[arg(long)]
     json: bool,
@@ -30,10 +33,13 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
             Some(sandbox) => client.sandbox(sandbox).await?.get("id").and_then(Value::as_str).map(str::to_owned),
             None => None,
         };
-        let query = query_string(&id.as_deref().map(|id| ("sandbox", id)).into_iter().collect::<Vec<_>>());
+        let mut pairs: Vec<(&str, &str)> = id.as_deref().map(|id| ("sandbox", id)).into_iter().collect();
         if arguments.follow {
-            return follow(&client, &query, arguments.json).await;
+            return follow(&client, &query_string(&pairs), arguments.json).await;
         }
+        let limit = arguments.limit.to_string();
+        pairs.extend([("limit", limit.as_str()), ("newest", "true")]);
+        let query = query_string(&pairs);
         let events: Vec<Value> = client.get(&format!("/events{query}")).await?;
         if arguments.json {
             print_json(&events)?;

@@ -10,7 +10,7 @@ use crate::client::sandbox::{Sandbox, path};
 use crate::client::{Client, block_on};
 use crate::complaint::Complaint;
 use crate::quantity::parse_duration;
-use crate::render::print;
+use crate::render::{print, print_json};
 
 /// Give a sandbox another lifetime, counted from now
 #[derive(Debug, Args)]
@@ -20,6 +20,9 @@ pub struct Arguments {
     /// How long from now; `never` takes the end away
     #[arg(value_name = "TIME", value_parser = parse_lifetime)]
     time: Lifetime,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,13 +35,20 @@ fn parse_lifetime(text: &str) -> Result<Lifetime, String> {
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     let seconds = arguments.time.0.map(|time| time.as_secs_f64().ceil() as u64);
     let client = Client::from_environment()?;
-    let sandbox = block_on(async {
+    let changed: Value = block_on(async {
         let request = client.request(Method::PATCH, &format!("{}/timers", path(&arguments.sandbox)?));
         let request = request.json(&json!({ "lifetime_seconds": seconds }));
-        let changed: Value = client.read(client.send(request).await?).await?;
-        Sandbox::parse(changed)
+        client.read(client.send(request).await?).await
     })?;
-    let end = sandbox.timers.deadline.map_or("never ends".to_owned(), |end| format!("ends {end}"));
+    if arguments.json {
+        print_json(&changed)?;
+        return Ok(0);
+    }
+    let sandbox = Sandbox::parse(changed)?;
+    let end = sandbox
+        .timers
+        .deadline
+        .map_or("never ends".to_owned(), |end| format!("ends {}", end.strftime("%Y-%m-%d %H:%M:%S UTC")));
     print(&format!("{} {end}", sandbox.called()))?;
     Ok(0)
 }

@@ -35,9 +35,17 @@ enum Act {
         /// It ends after this time
         #[arg(long, value_name = "TIME", value_parser = parse_duration)]
         expires: Option<Duration>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Revoke a key, by its id
-    Revoke { id: String },
+    Revoke {
+        id: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -55,15 +63,23 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     block_on(async {
         match &arguments.act {
             Act::Ls { json } => list(client.get("/keys").await?, *json)?,
-            Act::Create { name, scope, expires } => {
+            Act::Create { name, scope, expires, json } => {
                 let scope = scope.to_possible_value().map(|value| value.get_name().to_owned());
                 let expires = expires.map(|time| time.as_secs_f64().ceil() as u64);
                 let body = json!({ "name": name, "scope": scope, "expires_in_seconds": expires });
                 let made: Value = client.post("/keys", &body).await?;
-                print(made["secret"].as_str().unwrap_or_default())?;
+                if *json {
+                    print_json(&made)?;
+                } else {
+                    print(made["secret"].as_str().unwrap_or_default())?;
+                }
                 say("hint: keep it now: the server has only its hash");
             }
-            Act::Revoke { id } => client.delete(&format!("/keys/{}", segment(id))).await?,
+            Act::Revoke { id, json } => {
+                client.delete(&format!("/keys/{}", segment(id))).await?;
+                let told = if *json { json!({ "id": id, "state": "revoked" }).to_string() } else { id.clone() };
+                print(&told)?;
+            }
         }
         Ok(0)
     })
@@ -73,16 +89,23 @@ fn list(keys: Vec<Value>, as_json: bool) -> Result<(), Complaint> {
     if as_json {
         return print_json(&keys);
     }
-    let mut rows = Rows::new(&["id", "name", "scope", "begins", "created", "state"]);
+    let mut rows = Rows::new(&["id", "name", "scope", "begins", "created", "ends", "state"]);
     for key in &keys {
         let word = |name: &str| key[name].as_str().unwrap_or_default();
-        let state = if key["revoked_at"].is_null() { ("valid", Tone::Good) } else { ("revoked", Tone::Faint) };
+        let day = |name: &str| word(name).split('T').next().filter(|day| !day.is_empty()).unwrap_or("-").to_owned();
+        let end = word("expires_at").parse::<jiff::Timestamp>().ok();
+        let state = match end {
+            _ if !key["revoked_at"].is_null() => ("revoked", Tone::Faint),
+            Some(end) if end <= jiff::Timestamp::now() => ("expired", Tone::Faint),
+            _ => ("valid", Tone::Good),
+        };
         rows.add(&[
             (word("id"), Tone::Plain),
             (word("name"), Tone::Plain),
             (word("scope"), Tone::Plain),
             (word("prefix"), Tone::Faint),
-            (word("created_at").split('T').next().unwrap_or_default(), Tone::Plain),
+            (&day("created_at"), Tone::Plain),
+            (&day("expires_at"), Tone::Plain),
             state,
         ]);
     }

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod change;
 pub mod completions;
+pub mod config;
 pub mod cp;
 pub mod create;
 pub mod doctor;
@@ -22,6 +23,7 @@ pub mod rm;
 pub mod run;
 pub mod secure;
 pub mod serve;
+pub mod settings;
 pub mod shell;
 pub mod start;
 pub mod stop;

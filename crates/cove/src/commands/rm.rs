@@ -5,6 +5,7 @@ use clap::Args;
 use super::change::{Targets, each};
 use crate::client::sandbox::path;
 use crate::complaint::Complaint;
+use crate::progress::waiting;
 use crate::render::print;
 
 /// Remove sandboxes: processes, files, everything
@@ -16,7 +17,11 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     each(&arguments.targets.sandboxes, async |client, sandbox| {
-        client.delete(&path(sandbox)?).await?;
+        let path = path(sandbox)?;
+        waiting(&format!("rm {sandbox}"), client.delete(&path)).await?;
+        if arguments.targets.json {
+            return print(&serde_json::json!({ "sandbox": sandbox, "state": "destroyed" }).to_string());
+        }
         print(sandbox)
     })
 }

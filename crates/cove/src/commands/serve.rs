@@ -1,7 +1,5 @@
 //! `cove serve`: the control plane on this machine.
 
-use std::path::PathBuf;
-
 use clap::Args;
 use cove_control::clock::Clock;
 use cove_control::config::Config;
@@ -9,69 +7,40 @@ use cove_control::store::Store;
 use cove_control::{App, provider, serve};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
+use super::settings::Flags;
 use crate::complaint::Complaint;
 use crate::place::Place;
 use crate::render::print;
+use crate::telemetry;
 
 /// Serve sandboxes over HTTP
 ///
 /// Everything is kept in the data directory; sandboxes outlive the server, which finds them again when it comes back.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Where to listen; port 0 takes a free one
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7070", env = "COVE_LISTEN")]
-    listen: String,
-    /// Where everything is kept [default: /var/lib/cove, or below your home]
-    #[arg(long, value_name = "DIR", env = "COVE_DATA")]
-    data: Option<PathBuf>,
-    /// `postgres://…` to share the work with other servers; SQLite in the data directory otherwise
-    #[arg(long, value_name = "URL", env = "DATABASE_URL", hide_env_values = true)]
-    database_url: Option<String>,
-    /// Where sandboxes run that name no provider
-    #[arg(long, value_name = "NAME", env = "SANDBOX_PROVIDER", default_value = "local")]
-    provider: String,
-    /// How clients reach this server, where that is not the address it listens on
-    #[arg(long, value_name = "URL", env = "COVE_PUBLIC_URL")]
-    public_url: Option<String>,
-    /// Previews are at PORT-ID.DOMAIN
-    #[arg(long, value_name = "DOMAIN", env = "COVE_DOMAIN", default_value = "localhost")]
-    domain: String,
     #[command(flatten)]
-    secure: super::secure::Flags,
-    /// Log as JSON
-    #[arg(long)]
-    log_json: bool,
+    flags: Flags,
 }
 
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
-    start_logging(arguments);
+    let config = arguments.flags.load()?.config;
     crate::client::prepare_tls();
-    open_files_as_allowed();
-    let config = config(arguments);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Complaint::failed(format!("start a runtime: {error}")))?;
-    runtime.block_on(serve_until_told(config, &arguments.secure))?;
+    runtime.block_on(async {
+        let traces = telemetry::start(&config)?;
+        open_files_as_allowed();
+        let served = serve_until_told(config).await;
+        traces.finish().await;
+        served
+    })?;
     Ok(0)
 }
 
-fn config(arguments: &Arguments) -> Config {
-    Config {
-        listen: arguments.listen.clone(),
-        data: Place::new(arguments.data.clone()).data(),
-        database_url: arguments.database_url.clone(),
-        provider: arguments.provider.clone(),
-        api_key: std::env::var("COVE_API_KEY").ok().filter(|key| !key.is_empty()),
-        public_url: arguments.public_url.clone(),
-        domain: arguments.domain.clone(),
-        ..Config::default()
-    }
-}
-
-async fn serve_until_told(config: Config, secure: &super::secure::Flags) -> Result<(), Complaint> {
+async fn serve_until_told(config: Config) -> Result<(), Complaint> {
     let listener = TcpListener::bind(&config.listen).await.map_err(|error| {
         let complaint = Complaint::failed(format!("listen on {}: {error}", config.listen));
         match error.kind() {
@@ -93,7 +62,7 @@ async fn serve_until_told(config: Config, secure: &super::secure::Flags) -> Resu
     let providers = provider::configured(&config, program).map_err(control_complaint)?;
     let app = App::open(config, store, providers, Clock::system()).await.map_err(control_complaint)?;
     greet(&app, &format!("http://{address}"))?;
-    let secure = secure.open(&app.config().data, &app.config().domain).await?;
+    let secure = super::secure::open(app.config()).await?;
     serve::run(serve::Sockets { plain: listener, secure }, app, told_to_end()?).await.map_err(control_complaint)
 }
 
@@ -142,13 +111,6 @@ pub fn open_files_as_allowed() {
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
         tracing::warn!(%error, "raise the soft limit of open files");
     }
-}
-
-fn start_logging(arguments: &Arguments) {
-    let filter = EnvFilter::try_from_env("COVE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let log = log.with_ansi(crate::terminal::has_colour(&std::io::stderr()));
-    if arguments.log_json { log.json().init() } else { log.init() }
 }
 
 fn control_complaint(error: cove_control::Error) -> Complaint {

@@ -8,10 +8,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::client::sandbox::{Sandbox, path};
-use crate::client::{Client, block_on};
+use crate::client::{Client, block_on, query_string};
 use crate::complaint::Complaint;
 use crate::quantity::show_size;
-use crate::render::{Rows, Tone, print_json};
+use crate::render::{Rows, Tone, print, print_json};
 
 /// Show what running sandboxes use
 #[derive(Debug, Args)]
@@ -37,6 +37,7 @@ struct Sample {
 }
 
 const EVERY: Duration = Duration::from_secs(2);
+const RECENT: Duration = Duration::from_secs(60);
 
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     let client = Client::from_environment()?;
@@ -71,7 +72,10 @@ async fn sample(client: &Client) -> Result<Vec<Line>, Complaint> {
     let mut lines = Vec::new();
     for value in super::ls::fetch(client, &[("state", "running")]).await? {
         let sandbox = Sandbox::parse(value)?;
-        let samples: Vec<Value> = match client.get(&format!("{}/metrics", path(&sandbox.id)?)).await {
+        // The present is all that is wanted of a long history.
+        let since = (jiff::Timestamp::now() - RECENT).to_string();
+        let recent = format!("{}/metrics{}", path(&sandbox.id)?, query_string(&[("from", &since)]));
+        let samples: Vec<Value> = match client.get(&recent).await {
             Ok(samples) => samples,
             // It ended between the list and the question.
             Err(_) => continue,
@@ -85,6 +89,9 @@ async fn sample(client: &Client) -> Result<Vec<Line>, Complaint> {
 }
 
 fn table(lines: &[Line]) -> Result<(), Complaint> {
+    if lines.is_empty() {
+        return print("no sandbox runs");
+    }
     let mut rows = Rows::new(&["sandbox", "cpu %", "memory", "of", "disk", "processes", "received", "sent"]);
     for (sandbox, sample, _) in lines {
         let tight = sample.memory_limit > 0 && sample.memory * 10 > sample.memory_limit * 9;

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod bench;
+mod config;
 mod doctor;
 mod loadtest;
 mod run;

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde::{Deserialize, Serialize};
 
 use super::auth::Authenticated;
 use super::error::ApiError;
 use super::execute::seconds;
-use super::extract::Body;
+use super::extract::{Body, Path};
 use crate::App;
 use crate::session::agent::OneShot;
 

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::auth::Authenticated;
 use super::error::ApiError;
-use super::extract::Params;
+use super::extract::{Params, within};
 use crate::App;
 use crate::audit::Entry;
 
@@ -28,5 +28,5 @@ pub async fn list(
     Authenticated(caller): Authenticated,
     Params(query): Params<AuditQuery>,
 ) -> Result<Json<Vec<Entry>>, ApiError> {
-    Ok(Json(app.list_audit(&caller, query.before, query.limit.unwrap_or(100)).await?))
+    Ok(Json(app.list_audit(&caller, query.before, within("limit", query.limit, 100, 1000)?).await?))
 }

@@ -3,13 +3,13 @@
 //! The guard stands before every route: it checks the key, counts the request, and adds what is left to the answer.
 
 use axum::extract::{FromRequestParts, Request, State};
+use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::error::ApiError;
+use super::error::{ApiError, rate_headers};
 use crate::rate::Allowance;
 use crate::{App, Caller, Error};
 
@@ -33,10 +33,7 @@ pub async fn guard(State(app): State<App>, mut request: Request, next: Next) -> 
     };
     request.extensions_mut().insert(caller);
     let mut response = next.run(request).await;
-    let headers = response.headers_mut();
-    headers.insert("ratelimit-limit", HeaderValue::from(allowance.limit));
-    headers.insert("ratelimit-remaining", HeaderValue::from(allowance.remaining));
-    headers.insert("ratelimit-reset", HeaderValue::from(allowance.reset.as_secs_f64().ceil() as u64));
+    rate_headers(response.headers_mut(), allowance.limit, allowance.remaining, allowance.reset);
     response
 }
 

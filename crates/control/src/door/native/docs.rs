@@ -12,10 +12,16 @@ fn text() -> &'static str {
     TEXT.get_or_init(|| document().to_pretty_json().unwrap_or_default())
 }
 
+/// This document
+#[utoipa::path(get, path = "/openapi.json", tag = "documents", security(()),
+    responses((status = 200, description = "OpenAPI 3.1", body = serde_json::Value)))]
 pub async fn json() -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], text())
 }
 
+/// This document for people
+#[utoipa::path(get, path = "/docs", tag = "documents", security(()),
+    responses((status = 200, description = "A page that needs nothing from elsewhere", body = String, content_type = "text/html")))]
 pub async fn page() -> impl IntoResponse {
     static PAGE: OnceLock<String> = OnceLock::new();
     // `<` must not end the script that holds the document.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use cove_protocol::FailureKind;
 use serde::Serialize;
@@ -64,14 +64,29 @@ impl IntoResponse for ApiError {
         }
         let body = ErrorBody { code: self.0.code().to_owned(), message: self.0.to_string() };
         let mut response = (status, Json(body)).into_response();
-        // A quota has room again when a sandbox of the same organisation ends: nobody knows when, but it may be soon.
-        let quota = matches!(self.0, Error::Quota { .. }).then_some(Duration::from_secs(1));
-        if let Some(after) = self.0.retry_after().or(quota) {
+        if let Some(after) = self.0.retry_after() {
             let seconds = after.as_secs_f64().ceil().max(1.0) as u64;
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        if let Error::RateLimited { retry_after, limit } = &self.0 {
+            rate_headers(response.headers_mut(), *limit, 0, *retry_after);
+        }
         response
     }
+}
+
+/// What a key has left, in every answer.
+pub fn rate_headers(headers: &mut HeaderMap, limit: u32, remaining: u32, reset: Duration) {
+    headers.insert("ratelimit-limit", HeaderValue::from(limit));
+    headers.insert("ratelimit-remaining", HeaderValue::from(remaining));
+    headers.insert("ratelimit-reset", HeaderValue::from(reset.as_secs_f64().ceil() as u64));
+}
+
+/// The path is there, but not for this method; the header `Allow` says for which.
+pub async fn no_such_method(method: axum::http::Method, uri: axum::http::Uri) -> Response {
+    let message = format!("{} takes no {method}", uri.path());
+    let body = ErrorBody { code: "method_not_allowed".into(), message };
+    (StatusCode::METHOD_NOT_ALLOWED, Json(body)).into_response()
 }
 
 pub async fn no_such_route(uri: axum::http::Uri) -> ApiError {

@@ -12,9 +12,9 @@ use serde::Deserialize;
 
 use super::auth::Authenticated;
 use super::error::ApiError;
-use super::extract::Params;
+use super::extract::{Params, within};
 use crate::event::{Event, EventFilter};
-use crate::{App, Caller};
+use crate::{App, Caller, Error};
 
 /// Other servers' events are found by looking; our own wake the follower at once.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -31,16 +31,40 @@ pub struct EventQuery {
     after: Option<i64>,
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
+    /// Where there are more than `limit`, the last of them and not the first.
+    newest: Option<bool>,
 }
 
-impl EventQuery {
-    fn filter(&self, caller: &Caller) -> EventFilter {
-        EventFilter {
-            organisation: Some(caller.organisation.clone()),
-            sandbox: self.sandbox.clone(),
-            kind: self.kind.clone(),
-        }
+#[derive(Debug, Clone, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct FollowQuery {
+    /// Of this sandbox, by id.
+    sandbox: Option<String>,
+    /// Such as `sandbox.stopped`.
+    kind: Option<String>,
+    /// Events after this number.
+    after: Option<i64>,
+    /// End after this time; never where absent.
+    #[param(maximum = 86400)]
+    for_seconds: Option<u32>,
+}
+
+fn filter(caller: &Caller, sandbox: Option<String>, kind: Option<String>) -> EventFilter {
+    EventFilter { organisation: Some(caller.organisation.clone()), sandbox, kind }
+}
+
+/// When a stream that was asked for so long is over.
+pub fn over(for_seconds: Option<u32>) -> Result<impl Future<Output = ()> + Send + Unpin, Error> {
+    if for_seconds.is_some_and(|seconds| seconds > 86_400) {
+        return Err(Error::invalid("for_seconds", "at most 86400"));
     }
+    Ok(Box::pin(async move {
+        match for_seconds {
+            Some(seconds) => tokio::time::sleep(Duration::from_secs(seconds.into())).await,
+            None => std::future::pending().await,
+        }
+    }))
 }
 
 /// List events
@@ -51,20 +75,26 @@ pub async fn list(
     Authenticated(caller): Authenticated,
     Params(query): Params<EventQuery>,
 ) -> Result<Json<Vec<Event>>, ApiError> {
-    let limit = query.limit.unwrap_or(100).clamp(1, 1000);
-    Ok(Json(app.store().events(&query.filter(&caller), query.after.unwrap_or(0), limit).await?))
+    let limit = within("limit", query.limit, 100, 1000)?;
+    let filter = filter(&caller, query.sandbox, query.kind);
+    let after = query.after.unwrap_or(0);
+    let events = match query.newest {
+        Some(true) => app.store().newest_events(&filter, after, limit).await?,
+        _ => app.store().events(&filter, after, limit).await?,
+    };
+    Ok(Json(events))
 }
 
 /// Follow events (server-sent events)
 ///
 /// From now on, or after the number given by `after` or the `Last-Event-ID` header: a client that comes back misses
 /// nothing.
-#[utoipa::path(get, path = "/events/follow", tag = "events", params(EventQuery),
+#[utoipa::path(get, path = "/events/follow", tag = "events", params(FollowQuery),
     responses((status = 200, description = "Events as they happen", body = String, content_type = "text/event-stream")))]
 pub async fn follow(
     State(app): State<App>,
     Authenticated(caller): Authenticated,
-    Params(query): Params<EventQuery>,
+    Params(query): Params<FollowQuery>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let last = headers.get("last-event-id").and_then(|value| value.to_str().ok()).and_then(|text| text.parse().ok());
@@ -72,18 +102,20 @@ pub async fn follow(
         Some(after) => after,
         None => app.store().last_event().await?,
     };
-    let filter = query.filter(&caller);
+    let over = over(query.for_seconds)?;
+    let filter = filter(&caller, query.sandbox, query.kind);
     let changes = app.changes();
-    let stream = futures::stream::unfold((app, changes, after), move |(app, mut changes, after)| {
+    let stream = futures::stream::unfold((app, changes, after, over), move |(app, mut changes, after, mut over)| {
         let filter = filter.clone();
         async move {
             loop {
                 let events = app.store().events(&filter, after, 100).await.ok()?;
                 if let Some(last) = events.last().map(|event| event.seq) {
-                    return Some((events, (app, changes, last)));
+                    return Some((events, (app, changes, last, over)));
                 }
                 tokio::select! {
                     () = app.ending().cancelled() => return None,
+                    () = &mut over => return None,
                     // A lag is no loss: the store has them all.
                     _ = changes.recv() => {}
                     () = tokio::time::sleep(LOOK_EVERY) => {}

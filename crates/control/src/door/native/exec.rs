@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use cove_protocol::process::{Command, Exit, OnDisconnect, Spec, Stdio, TerminalSize};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::auth::Authenticated;
 use super::error::ApiError;
-use super::extract::Body;
+use super::extract::{Body, Path};
 use crate::sandbox::exec::run_to_end;
 use crate::{App, Error, Scope};
 

@@ -1,7 +1,7 @@
 //! Code and files of a session, by the session's id alone.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use base64::Engine as _;
 use cove_protocol::file::WriteMode;
 use cove_protocol::{Reply, Request};
@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::auth::Authenticated;
 use super::error::ApiError;
-use super::extract::{Body, Params};
-use super::tree::{EntryView, entries};
+use super::extract::{Body, Params, Path, within};
+use super::tree::{DEEPEST, EntryView, entries};
 use crate::guest::GuestError;
 use crate::interpreter::cell::{CellError, CellResult};
 use crate::session::{Artifact, Execution};
@@ -78,7 +78,7 @@ pub fn seconds(timeout: Option<f64>) -> Result<Option<std::time::Duration>, Erro
 pub struct FilesQuery {
     /// The home of the sandbox's user where absent.
     path: Option<String>,
-    #[param(minimum = 1)]
+    #[param(minimum = 1, maximum = 64)]
     depth: Option<u32>,
 }
 
@@ -94,7 +94,7 @@ pub async fn list_files(
     let session = app.open_session(&caller, &session_id).await?;
     let (_, guest) = app.reach(&caller, &session.sandbox).await?;
     let path = query.path.unwrap_or_else(|| "~".into());
-    let request = Request::List { path, user: None, depth: query.depth.unwrap_or(1).max(1) };
+    let request = Request::List { path, user: None, depth: within("depth", query.depth, 1, DEEPEST)? };
     Ok(Json(entries(&guest, &request).await?))
 }
 

@@ -12,19 +12,51 @@ use crate::Error;
 /// Bodies of messages are small; files are streamed.
 const LARGEST: usize = 16 << 20;
 
-/// A JSON body. An empty one is `{}`: most fields have defaults.
+/// A JSON body that must be there.
 pub struct Body<T>(pub T);
+
+/// A JSON body; without one everything has its default.
+pub struct OptionalBody<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
-        let bytes: Bytes = axum::body::to_bytes(request.into_body(), LARGEST)
-            .await
-            .map_err(|error| Error::invalid("body", format!("not read: {error} (at most 16 MiB)")))?;
-        let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
-        let parsed = serde_json::from_slice(text).map_err(|error| Error::invalid("body", error.to_string()))?;
-        Ok(Body(parsed))
+        let bytes = whole(request).await?;
+        if bytes.is_empty() {
+            return Err(Error::invalid("body", "a JSON object is wanted, nothing came").into());
+        }
+        Ok(Body(parse(&bytes)?))
+    }
+}
+
+impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalBody<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
+        let bytes = whole(request).await?;
+        Ok(OptionalBody(if bytes.is_empty() { T::default() } else { parse(&bytes)? }))
+    }
+}
+
+async fn whole(request: Request) -> Result<Bytes, Error> {
+    let read = axum::body::to_bytes(request.into_body(), LARGEST).await;
+    read.map_err(|error| Error::invalid("body", format!("not read: {error} (at most 16 MiB)")))
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
+    // A list would be taken for an object's fields in their order.
+    if !bytes.trim_ascii_start().starts_with(b"{") {
+        return Err(Error::invalid("body", "a JSON object is wanted"));
+    }
+    serde_json::from_slice(bytes).map_err(|error| Error::invalid("body", error.to_string()))
+}
+
+/// A number that was asked for, or the usual one; never one outside of what the document says.
+pub fn within(field: &str, asked: Option<u32>, usual: u32, most: u32) -> Result<u32, Error> {
+    match asked {
+        Some(number) if !(1..=most).contains(&number) => Err(Error::invalid(field, format!("1 to {most}"))),
+        asked => Ok(asked.unwrap_or(usual)),
     }
 }
 
@@ -39,6 +71,20 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
             Error::invalid("query", error.body_text().replace("Failed to deserialize query string: ", ""))
         })?;
         Ok(Params(query.0))
+    }
+}
+
+/// What stands in the path.
+pub struct Path<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        match axum::extract::Path::<T>::from_request_parts(parts, state).await {
+            Ok(path) => Ok(Path(path.0)),
+            Err(rejection) => Err(Error::invalid("path", rejection.body_text()).into()),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! A file's bytes, streamed both ways: nothing is held here but the piece on its way.
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, http};
@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::auth::Authenticated;
 use super::error::ApiError;
-use super::extract::Params;
+use super::extract::{Params, Path};
 use super::tree::EntryView;
 use crate::guest::{Guest, GuestError, Item, Operation};
 use crate::{App, Error, Scope};

@@ -1,13 +1,13 @@
 //! Searching files by name and by content, and replacing in them.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use cove_protocol::{Event, Reply, Request};
 use serde::{Deserialize, Serialize};
 
 use super::auth::Authenticated;
 use super::error::ApiError;
-use super::extract::{Body, Params};
+use super::extract::{Body, Params, Path, within};
 use super::tree::{EntryView, entries};
 use crate::guest::{GuestError, Item};
 use crate::{App, Error, Scope};
@@ -38,7 +38,7 @@ pub async fn find(
     Params(query): Params<SearchQuery>,
 ) -> Result<Json<Vec<EntryView>>, ApiError> {
     let (_, guest) = app.reach(&caller, &id).await?;
-    let limit = Some(query.limit.unwrap_or(MOST).min(MOST));
+    let limit = Some(within("limit", query.limit, MOST, MOST)?);
     let request = Request::Find { path: query.path, pattern: query.pattern, user: query.user, limit };
     Ok(Json(entries(&guest, &request).await?))
 }
@@ -62,7 +62,7 @@ pub async fn grep(
     Params(query): Params<SearchQuery>,
 ) -> Result<Json<Vec<MatchView>>, ApiError> {
     let (_, guest) = app.reach(&caller, &id).await?;
-    let limit = query.limit.unwrap_or(MOST).min(MOST);
+    let limit = within("limit", query.limit, MOST, MOST)?;
     let request = Request::Grep { path: query.path, pattern: query.pattern, user: query.user, limit: Some(limit) };
     let (_, mut operation) = guest.open(&request).await?;
     let mut all = Vec::new();

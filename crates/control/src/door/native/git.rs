@@ -1,13 +1,13 @@
 //! Git in a sandbox, as typed calls.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::auth::Authenticated;
 use super::error::ApiError;
-use super::extract::{Body, Params};
+use super::extract::{Body, Params, Path};
 use crate::git::{Branches, Cloning, Commit, Credentials, Diff, DiffRange, Git, NewCommit, Pull, Push, Status, Tls};
 use crate::{App, Caller, Scope};
 

@@ -1,13 +1,13 @@
 //! Looking at a sandbox: metrics, explanation, ports, cost.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use cove_protocol::{Reply, Request};
 use serde::{Deserialize, Serialize};
 
 use super::auth::Authenticated;
 use super::error::ApiError;
-use super::extract::Params;
+use super::extract::{Params, Path};
 use crate::clock::Timestamp;
 use crate::guest::GuestError;
 use crate::sandbox::explain::Explanation;
@@ -27,7 +27,8 @@ pub struct Between {
 
 /// Metrics of a sandbox, with history
 ///
-/// Sampled every few seconds and kept for an hour; the last is of this moment.
+/// Every few seconds of the last hour, one a minute before that for as long as the operator keeps them (a week unless
+/// told otherwise); the last is of this moment while it runs.
 #[utoipa::path(get, path = "/sandboxes/{id}/metrics", tag = "sandboxes",
     params(("id" = String, Path, description = "id or name"), Between),
     responses((status = 200, description = "Samples, oldest first", body = Vec<Sample>)))]

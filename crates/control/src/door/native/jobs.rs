@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::auth::Authenticated;
 use super::error::ApiError;
-use super::extract::Params;
+use super::extract::{Params, within};
 use crate::job::{Job, JobState};
 use crate::{App, Scope};
 
@@ -30,5 +30,5 @@ pub async fn list(
     Params(query): Params<JobQuery>,
 ) -> Result<Json<Vec<Job>>, ApiError> {
     let organisation = (!caller.may(Scope::Operator)).then_some(caller.organisation.as_str());
-    Ok(Json(app.store().jobs(organisation, query.state, query.limit.unwrap_or(100)).await?))
+    Ok(Json(app.store().jobs(organisation, query.state, within("limit", query.limit, 100, 1000)?).await?))
 }

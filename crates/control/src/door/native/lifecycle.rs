@@ -1,11 +1,12 @@
 //! Start, stop, pause, resume, archive, recover: one call each.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 
 use super::auth::Authenticated;
 use super::error::ApiError;
+use super::extract::Path;
 use super::view::SandboxView;
 use crate::App;
 

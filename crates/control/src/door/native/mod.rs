@@ -37,7 +37,7 @@ mod watch;
 mod webhooks;
 
 use axum::Router;
-use axum::routing::{any, get};
+use axum::routing::get;
 pub use openapi::document;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -128,7 +128,10 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(agents::execute))
 }
 
-/// The same calls under the names that older programs use.
+/// The same calls under the names that older programs use: the prefix, and the calls that are there twice.
+const OLD_PREFIX: &str = "/e2b";
+const OLD_NAMES: [&str; 3] = ["/execute", "/files/{session_id}", "/files"];
+
 fn aliases() -> Router<App> {
     Router::new()
         .route("/e2b/execute", axum::routing::post(execute::execute))
@@ -141,13 +144,14 @@ pub fn router(app: App) -> Router {
     let guarded = router.merge(aliases()).route_layer(axum::middleware::from_fn_with_state(app.clone(), auth::guard));
     guarded
         // Previews carry tokens of their own.
-        .route("/sandboxes/{id}/ports/{port}/proxy", any(preview::root))
+        .route("/sandboxes/{id}/ports/{port}/proxy", preview::methods(preview::root))
         // As links end: a wildcard does not match nothing.
-        .route("/sandboxes/{id}/ports/{port}/proxy/", any(preview::root))
-        .route("/sandboxes/{id}/ports/{port}/proxy/{*path}", any(preview::below))
+        .route("/sandboxes/{id}/ports/{port}/proxy/", preview::methods(preview::root))
+        .route("/sandboxes/{id}/ports/{port}/proxy/{*path}", preview::methods(preview::below))
         .route("/openapi.json", get(docs::json))
         .route("/docs", get(docs::page))
         .fallback(error::no_such_route)
+        .method_not_allowed_fallback(error::no_such_method)
         .layer(axum::extract::DefaultBodyLimit::disable())
         .with_state(app)
 }

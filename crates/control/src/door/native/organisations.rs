@@ -1,13 +1,13 @@
 //! Organisations and their maxima.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::auth::Authenticated;
 use super::error::ApiError;
-use super::extract::Body;
+use super::extract::{Body, Path};
 use crate::App;
 use crate::clock::Timestamp;
 use crate::key::{Organisation, Quota};

@@ -4,32 +4,23 @@
 //! a signed link that ends, or a sandbox that is public.
 
 use axum::Json;
-use axum::body::Body;
-use axum::extract::{Path, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, Version, header};
-use axum::response::{IntoResponse, Response};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::response::Response;
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use hyper_util::rt::TokioIo;
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
 use super::auth::Authenticated;
 use super::error::ApiError;
-use super::extract::Params;
+use super::extract::{Params, Path};
 use crate::clock::{Timestamp, after};
+use crate::door::relay;
 use crate::guest::{Guest, GuestError};
 use crate::sandbox::Sandbox;
 use crate::{App, Error};
 
 const TOKEN: &str = "cove_token";
-const ONE_HOP: [HeaderName; 6] = [
-    header::CONNECTION,
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-];
 
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -52,7 +43,7 @@ pub struct Link {
 
 /// Make a link to a port
 #[utoipa::path(get, path = "/sandboxes/{id}/ports/{port}/link", tag = "ports",
-    params(("id" = String, Path, description = "id or name"), ("port" = u16, Path), LinkQuery),
+    params(("id" = String, Path, description = "id or name"), ("port" = u16, Path, minimum = 1), LinkQuery),
     responses((status = 200, description = "The link", body = Link)))]
 pub async fn link(
     State(app): State<App>,
@@ -61,6 +52,7 @@ pub async fn link(
     Params(query): Params<LinkQuery>,
     headers: HeaderMap,
 ) -> Result<Json<Link>, ApiError> {
+    check_port(port)?;
     let sandbox = app.sandbox(&caller, &id).await?;
     let seconds = query.expires_in_seconds.unwrap_or(3600);
     if !(1..=604_800).contains(&seconds) {
@@ -78,6 +70,10 @@ pub async fn link(
         host_url: format!("{scheme}://{port}-{id}.{}{port_of_server}/", app.config().domain),
         expires_at,
     }))
+}
+
+fn check_port(port: u16) -> Result<(), Error> {
+    if port == 0 { Err(Error::invalid("port", "1 to 65535")) } else { Ok(()) }
 }
 
 /// How clients reach this server.
@@ -109,6 +105,20 @@ fn same(one: &str, other: &str) -> bool {
     one.len() == other.len() && one.bytes().zip(other.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
 }
 
+/// Every method that a program inside may want. `TRACE` and `CONNECT` are for the hop before us.
+pub fn methods<H: axum::handler::Handler<T, App>, T: 'static>(handler: H) -> axum::routing::MethodRouter<App> {
+    use axum::routing::MethodFilter as Method;
+    let all = [Method::GET, Method::OPTIONS, Method::PUT, Method::POST, Method::PATCH, Method::DELETE];
+    axum::routing::on(all.into_iter().fold(Method::HEAD, Method::or), handler)
+}
+
+/// A port's own root
+///
+/// Any method, and upgrades to WebSockets. The right to it is the key, the sandbox's traffic token
+/// (`X-Cove-Traffic-Token`), a link's `cove_token`, or a sandbox that is public.
+#[utoipa::path(method(get, head, options, put, post, patch, delete), path = "/sandboxes/{id}/ports/{port}/proxy", tag = "ports",
+    params(("id" = String, Path, description = "id or name"), ("port" = u16, Path, minimum = 1)),
+    security((), ("key" = [])), responses((status = "default", description = "What the program inside answers")))]
 pub async fn root(
     State(app): State<App>,
     Path((id, port)): Path<(String, u16)>,
@@ -117,9 +127,16 @@ pub async fn root(
     pass(app, id, port, String::new(), request).await
 }
 
+/// A port's pages below its root
+///
+/// Any method, and upgrades to WebSockets, as for the root.
+#[utoipa::path(method(get, head, options, put, post, patch, delete), path = "/sandboxes/{id}/ports/{port}/proxy/{path}", tag = "ports",
+    params(("id" = String, Path, description = "id or name"), ("port" = u16, Path, minimum = 1),
+        ("path" = String, Path, description = "Any number of parts")),
+    security((), ("key" = [])), responses((status = "default", description = "What the program inside answers")))]
 pub async fn below(
     State(app): State<App>,
-    Path((id, port, _)): Path<(String, u16, String)>,
+    Path((id, port, _path)): Path<(String, u16, String)>,
     request: Request,
 ) -> Result<Response, ApiError> {
     // As it was sent: the program inside decodes for itself.
@@ -131,6 +148,7 @@ pub async fn below(
 
 async fn pass(app: App, id: String, port: u16, path: String, request: Request) -> Result<Response, ApiError> {
     let (headers, uri) = (request.headers().clone(), request.uri().clone());
+    check_port(port)?;
     let (sandbox, guest) = admit(&app, &id, port, &headers, &uri).await?;
     app.touch(&sandbox.id);
     Ok(forward(&guest, port, &path, request).await?)
@@ -166,31 +184,12 @@ fn cookie(headers: &HeaderMap) -> Option<&str> {
 }
 
 async fn forward(guest: &Guest, port: u16, path: &str, mut request: Request) -> Result<Response, Error> {
-    let pipe = guest.dial(port).await?;
-    let broken = |error: hyper::Error| Error::Guest(GuestError::Unreachable(format!("port {port}: {error}")));
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(pipe)).await.map_err(broken)?;
-    // Ends with the exchange, or with the upgraded connection.
-    tokio::spawn(connection.with_upgrades());
     let prefix = request.uri().path().strip_suffix(path).unwrap_or_default().to_owned();
     let link = signed_link(request.uri());
-    let upgrade = upgrade_of(request.headers());
-    let client = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
-    prepare(&mut request, path, upgrade);
-    let mut answer = sender.send_request(request).await.map_err(broken)?;
-    if answer.status() == http::StatusCode::SWITCHING_PROTOCOLS {
-        let inside = hyper::upgrade::on(&mut answer);
-        if let Some(client) = client {
-            tokio::spawn(async move {
-                let (Ok(client), Ok(inside)) = tokio::join!(client, inside) else { return };
-                let (mut client, mut inside) = (TokioIo::new(client), TokioIo::new(inside));
-                // Either side may hang up at any time: that is how such a connection ends.
-                let _ended = tokio::io::copy_bidirectional(&mut client, &mut inside).await;
-            });
-        }
-        return Ok(answer.map(|_| Body::empty()).into_response());
-    }
-    for name in &ONE_HOP {
-        answer.headers_mut().remove(name);
+    prepare(&mut request, path);
+    let mut answer = relay::to_port(guest, port, relay::Host::AsSent, request).await.map_err(GuestError::from)?;
+    if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return Ok(answer);
     }
     if let Some(token) = link {
         let cookie = format!("{TOKEN}={token}; Path={prefix}; HttpOnly; SameSite=Lax");
@@ -199,10 +198,9 @@ async fn forward(guest: &Guest, port: u16, path: &str, mut request: Request) -> 
         }
     }
     // What a sandbox says must not act in the name of this origin.
-    answer
-        .headers_mut()
-        .insert("content-security-policy", HeaderValue::from_static("sandbox allow-scripts allow-forms"));
-    Ok(answer.map(Body::new).into_response())
+    let policy = HeaderValue::from_static("sandbox allow-scripts allow-forms");
+    answer.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
+    Ok(answer)
 }
 
 fn signed_link(uri: &Uri) -> Option<String> {
@@ -210,30 +208,14 @@ fn signed_link(uri: &Uri) -> Option<String> {
     pairs.filter_map(|pair| pair.strip_prefix(TOKEN)?.strip_prefix('=')).next().map(ToOwned::to_owned)
 }
 
-fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
-    let asked = headers.get(header::CONNECTION)?.to_str().ok()?;
-    let asked = asked.split(',').any(|word| word.trim().eq_ignore_ascii_case("upgrade"));
-    asked.then(|| headers.get(header::UPGRADE).cloned()).flatten()
-}
-
 /// As the program inside shall see it: its own path, none of our secrets.
-fn prepare(request: &mut Request, path: &str, upgrade: Option<HeaderValue>) {
+fn prepare(request: &mut Request, path: &str) {
     let query: Vec<&str> = request.uri().query().map(|query| query.split('&').collect()).unwrap_or_default();
     let query: Vec<&str> = query.into_iter().filter(|pair| !pair.starts_with(TOKEN)).collect();
     let question = if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) };
     let uri = format!("/{path}{question}");
     *request.uri_mut() = uri.parse().unwrap_or_else(|_| Uri::from_static("/"));
-    *request.version_mut() = Version::HTTP_11;
-    let headers = request.headers_mut();
-    for name in ONE_HOP.iter().chain([&header::UPGRADE, &header::COOKIE]) {
-        headers.remove(name);
+    for name in ["authorization", "cookie", "x-api-key", "x-cove-traffic-token"] {
+        request.headers_mut().remove(name);
     }
-    for name in ["authorization", "x-api-key", "x-cove-traffic-token"] {
-        headers.remove(name);
-    }
-    if let Some(protocol) = upgrade {
-        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-        headers.insert(header::UPGRADE, protocol);
-    }
-    headers.entry(header::HOST).or_insert(HeaderValue::from_static("localhost"));
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::body::Body as HttpBody;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use cove_protocol::process::{Command, Info, Selector};
 use cove_protocol::{Reply, Request};
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::auth::Authenticated;
 use super::error::ApiError;
 use super::exec::ExitView;
-use super::extract::Body;
+use super::extract::{Body, Path};
 use crate::clock::{Timestamp, from_millisecond};
 use crate::guest::{Guest, GuestError};
 use crate::{App, Error, Scope};

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
 
 use super::auth::Authenticated;
 use super::error::ApiError;
-use super::extract::{Body, Params};
+use super::extract::{OptionalBody, Params, Path, within};
 use super::settings::TimersBody;
 use super::view::SandboxView;
 use crate::clock::Timestamp;
@@ -86,14 +86,14 @@ impl CreateSandbox {
 ///
 /// Answers when it runs. With `if_exists` the call is get-or-create by name; with an `Idempotency-Key` header the same
 /// request gives the same sandbox however often it is sent.
-#[utoipa::path(post, path = "/sandboxes", tag = "sandboxes", request_body = CreateSandbox,
+#[utoipa::path(post, path = "/sandboxes", tag = "sandboxes", request_body = Option<CreateSandbox>,
     params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 characters of your own")),
     responses((status = 201, description = "It runs", body = SandboxView)))]
 pub async fn create(
     State(app): State<App>,
     Authenticated(caller): Authenticated,
     headers: HeaderMap,
-    Body(body): Body<CreateSandbox>,
+    OptionalBody(body): OptionalBody<CreateSandbox>,
 ) -> Result<(StatusCode, Json<SandboxView>), ApiError> {
     let key = headers.get("idempotency-key").and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
     let sandbox = app.create_sandbox(&caller, body.into_domain(key)).await?;
@@ -163,7 +163,7 @@ pub async fn list(
     Params(query): Params<ListQuery>,
 ) -> Result<Json<SandboxPage>, ApiError> {
     let page = Page {
-        limit: query.limit.unwrap_or(100),
+        limit: within("limit", query.limit, 100, 1000)?,
         cursor: query.cursor.clone(),
         order: query.order.unwrap_or_default(),
     };

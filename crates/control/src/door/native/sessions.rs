@@ -2,15 +2,15 @@
 
 use axum::Json;
 use axum::body::Body as HttpBody;
+use axum::extract::State;
 use axum::extract::ws::{Message as Frame, WebSocket, WebSocketUpgrade};
-use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
 use super::auth::Authenticated;
 use super::error::ApiError;
-use super::extract::{Body, Params};
+use super::extract::{OptionalBody, Params, Path, within};
 use super::preview::base_url;
 use super::sandboxes::CreateSandbox;
 use crate::clock::Timestamp;
@@ -42,13 +42,13 @@ pub struct CreatedSession {
 }
 
 /// Create a session
-#[utoipa::path(post, path = "/sessions", tag = "sessions", request_body = CreateSession,
+#[utoipa::path(post, path = "/sessions", tag = "sessions", request_body = Option<CreateSession>,
     responses((status = 201, description = "Its sandbox runs", body = CreatedSession)))]
 pub async fn create(
     State(app): State<App>,
     Authenticated(caller): Authenticated,
     headers: HeaderMap,
-    Body(body): Body<CreateSession>,
+    OptionalBody(body): OptionalBody<CreateSession>,
 ) -> Result<(StatusCode, Json<CreatedSession>), ApiError> {
     let mut sandbox = body.sandbox;
     sandbox.provider = body.provider.or(sandbox.provider);
@@ -113,7 +113,7 @@ pub async fn list(
     Authenticated(caller): Authenticated,
     Params(query): Params<PageQuery>,
 ) -> Result<Json<SessionPage>, ApiError> {
-    let listed = app.list_sessions(&caller, query.cursor.as_deref(), query.limit.unwrap_or(100)).await?;
+    let listed = app.list_sessions(&caller, query.cursor.as_deref(), within("limit", query.limit, 100, 1000)?).await?;
     let mut items = Vec::new();
     for session in listed.items {
         items.push(view(&app, session).await?);

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde::{Deserialize, Serialize};
 
 use super::auth::Authenticated;
 use super::error::ApiError;
-use super::extract::{Body, maybe};
+use super::extract::{Body, Path, maybe};
 use super::view::SandboxView;
 use crate::clock::Timestamp;
 use crate::sandbox::change::Visibility;

@@ -11,8 +11,8 @@
 //!
 //! Closing the socket leaves the process running; it can be joined again at any byte of its output.
 
+use axum::extract::State;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
-use axum::extract::{Path, State};
 use axum::response::Response;
 use cove_protocol::process::{Selector, Stdio};
 use cove_protocol::{Control, Event, Reply, Request};
@@ -24,6 +24,7 @@ use serde_json::json;
 use super::auth::Authenticated;
 use super::error::ApiError;
 use super::exec::{ExecBody, ExitView, Size};
+use super::extract::Path;
 use crate::guest::{Guest, Item, Receiver, Sender};
 use crate::sandbox::Sandbox;
 use crate::{App, Error, Scope};

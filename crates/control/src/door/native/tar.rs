@@ -1,14 +1,14 @@
 //! Whole directories as tar archives, streamed.
 
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use cove_protocol::Request;
 
 use super::auth::Authenticated;
 use super::error::ApiError;
-use super::extract::Params;
+use super::extract::{Params, Path};
 use super::files::{FileQuery, download as body_of, upload as send};
 use crate::{App, Scope};
 

@@ -1,11 +1,12 @@
 //! Templates: what a sandbox can start from.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde::Serialize;
 
 use super::auth::Authenticated;
 use super::error::ApiError;
+use super::extract::Path;
 use super::view::LimitsView;
 use crate::App;
 use crate::template::Template;

@@ -1,7 +1,7 @@
 //! Directories and what is known of files.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use cove_protocol::file::{Entry, FileKind};
 use cove_protocol::{Event, Reply, Request};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::auth::Authenticated;
 use super::error::ApiError;
-use super::extract::{Body, Params};
+use super::extract::{Body, Params, Path, within};
 use super::files::{FileQuery, parse_mode};
 use crate::clock::{Timestamp, from_millisecond};
 use crate::guest::{Guest, GuestError, Item};
@@ -86,6 +86,9 @@ async fn entry(guest: &Guest, request: &Request) -> Result<Json<EntryView>, ApiE
     }
 }
 
+/// So many levels of directories are listed at most.
+pub const DEEPEST: u32 = 64;
+
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
@@ -94,7 +97,7 @@ pub struct ListQuery {
     path: Option<String>,
     user: Option<String>,
     /// 1 is the directory itself.
-    #[param(minimum = 1)]
+    #[param(minimum = 1, maximum = 64)]
     depth: Option<u32>,
 }
 
@@ -110,7 +113,7 @@ pub async fn list(
 ) -> Result<Json<Vec<EntryView>>, ApiError> {
     let (_, guest) = app.reach(&caller, &id).await?;
     let path = query.path.unwrap_or_else(|| "~".into());
-    let request = Request::List { path, user: query.user, depth: query.depth.unwrap_or(1).max(1) };
+    let request = Request::List { path, user: query.user, depth: within("depth", query.depth, 1, DEEPEST)? };
     Ok(Json(entries(&guest, &request).await?))
 }
 

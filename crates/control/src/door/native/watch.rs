@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use cove_protocol::{Event, Request};
@@ -11,7 +11,8 @@ use serde_json::json;
 
 use super::auth::Authenticated;
 use super::error::ApiError;
-use super::extract::Params;
+use super::events::over;
+use super::extract::{Params, Path};
 use crate::App;
 use crate::guest::Item;
 
@@ -23,6 +24,9 @@ pub struct WatchQuery {
     user: Option<String>,
     /// Directories below it too.
     recursive: Option<bool>,
+    /// End after this time; never where absent.
+    #[param(maximum = 86400)]
+    for_seconds: Option<u32>,
 }
 
 /// Watch a directory (server-sent events)
@@ -37,6 +41,7 @@ pub async fn watch(
     Path(id): Path<String>,
     Params(query): Params<WatchQuery>,
 ) -> Result<Response, ApiError> {
+    let over = over(query.for_seconds)?;
     let (_, guest) = app.reach(&caller, &id).await?;
     let request = Request::Watch { path: query.path, user: query.user, recursive: query.recursive.unwrap_or(false) };
     let (_, operation) = guest.open(&request).await?;
@@ -60,5 +65,6 @@ pub async fn watch(
             return Some((Ok::<_, Infallible>(event), (operation, ending)));
         }
     });
+    let changes = futures::StreamExt::take_until(changes, over);
     Ok(Sse::new(changes).keep_alive(KeepAlive::default()).into_response())
 }

@@ -9,6 +9,7 @@ mod process;
 mod shell;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -28,6 +29,10 @@ pub struct Fake {
     departures: mpsc::UnboundedSender<Departure>,
     departed: tokio::sync::Mutex<mpsc::UnboundedReceiver<Departure>>,
     trouble: Mutex<HashMap<&'static str, ProviderError>>,
+    free_memory: Mutex<Option<u64>>,
+    /// Launches pass one by one; whoever holds it holds them all.
+    gate: Arc<tokio::sync::Mutex<()>>,
+    launching: AtomicUsize,
 }
 
 struct Entry {
@@ -44,6 +49,9 @@ impl Default for Fake {
             departures,
             departed: tokio::sync::Mutex::new(departed),
             trouble: Mutex::default(),
+            free_memory: Mutex::default(),
+            gate: Arc::default(),
+            launching: AtomicUsize::new(0),
         }
     }
 }
@@ -75,6 +83,21 @@ impl Fake {
         self.trouble.lock().expect("no panic while held").insert(call, error);
     }
 
+    /// What its machine shall have left.
+    pub fn set_free_memory(&self, bytes: Option<u64>) {
+        *self.free_memory.lock().expect("no panic while held") = bytes;
+    }
+
+    /// No launch ends before this is dropped. Not while one is under way.
+    pub fn hold_launches(&self) -> tokio::sync::OwnedMutexGuard<()> {
+        Arc::clone(&self.gate).try_lock_owned().expect("no launch is under way")
+    }
+
+    /// Launches that were asked for and have not ended.
+    pub fn launching(&self) -> usize {
+        self.launching.load(Ordering::Relaxed)
+    }
+
     /// Everything that is there, for leak checks.
     pub fn ids(&self) -> Vec<SandboxId> {
         self.sandboxes.lock().expect("no panic while held").keys().cloned().collect()
@@ -103,7 +126,14 @@ impl Provider for Fake {
         Capabilities { pause: true, resize: true, persistent: true, network_policy: true, isolation: Isolation::None }
     }
 
+    fn free_memory(&self) -> Option<u64> {
+        *self.free_memory.lock().expect("no panic while held")
+    }
+
     async fn launch(&self, spec: &Spec) -> Result<(), ProviderError> {
+        self.launching.fetch_add(1, Ordering::Relaxed);
+        drop(self.gate.lock().await);
+        self.launching.fetch_sub(1, Ordering::Relaxed);
         self.trouble("launch")?;
         let mut sandboxes = self.sandboxes.lock().expect("no panic while held");
         let entry = sandboxes.entry(spec.id.clone()).or_insert_with(|| Entry {

@@ -1,0 +1,161 @@
+//! Every key there is: its kind, and the variable that sets it from the environment.
+
+/// What a value must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Text,
+    /// Not negative.
+    Integer,
+    /// Not negative.
+    Number,
+    Switch,
+}
+
+impl Kind {
+    pub(super) fn wanted(self) -> &'static str {
+        match self {
+            Kind::Text => "a text",
+            Kind::Integer => "an integer",
+            Kind::Number => "a number",
+            Kind::Switch => "true or false",
+        }
+    }
+
+    /// A word of the environment or the command line as a value.
+    pub(super) fn parse(self, word: &str) -> Result<toml::Value, String> {
+        let wrong = || format!("{} is wanted, not {word:?}", self.wanted());
+        match self {
+            Kind::Text => Ok(toml::Value::String(word.to_owned())),
+            Kind::Integer => word.parse::<i64>().ok().filter(|number| *number >= 0).map(Into::into).ok_or_else(wrong),
+            Kind::Number => {
+                let number = word.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+                number.map(Into::into).ok_or_else(wrong)
+            }
+            Kind::Switch => word.parse::<bool>().map(Into::into).map_err(|_| wrong()),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shown {
+    Plainly,
+    /// Never.
+    Hidden,
+    /// A URL whose password is hidden.
+    WithoutPassword,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Key {
+    /// As in the file: `table.key`.
+    pub name: &'static str,
+    pub kind: Kind,
+    pub variable: &'static str,
+    pub shown: Shown,
+}
+
+const fn key(name: &'static str, kind: Kind, variable: &'static str) -> Key {
+    Key { name, kind, variable, shown: Shown::Plainly }
+}
+
+const fn shown(key: Key, shown: Shown) -> Key {
+    Key { shown, ..key }
+}
+
+pub const KEYS: &[Key] = &[
+    key("listen", Kind::Text, "COVE_LISTEN"),
+    key("data", Kind::Text, "COVE_DATA"),
+    shown(key("database_url", Kind::Text, "DATABASE_URL"), Shown::WithoutPassword),
+    key("provider", Kind::Text, "SANDBOX_PROVIDER"),
+    shown(key("api_key", Kind::Text, "COVE_API_KEY"), Shown::Hidden),
+    key("public_url", Kind::Text, "COVE_PUBLIC_URL"),
+    key("domain", Kind::Text, "COVE_DOMAIN"),
+    key("tls.listen", Kind::Text, "COVE_TLS"),
+    key("tls.certificate", Kind::Text, "COVE_TLS_CERTIFICATE"),
+    key("tls.key", Kind::Text, "COVE_TLS_KEY"),
+    key("quota.cpus_per_sandbox", Kind::Number, "COVE_QUOTA_CPUS_PER_SANDBOX"),
+    key("quota.memory_per_sandbox", Kind::Integer, "COVE_QUOTA_MEMORY_PER_SANDBOX"),
+    key("quota.disk_per_sandbox", Kind::Integer, "COVE_QUOTA_DISK_PER_SANDBOX"),
+    key("quota.running_sandboxes", Kind::Integer, "COVE_QUOTA_RUNNING_SANDBOXES"),
+    key("quota.sandboxes", Kind::Integer, "COVE_QUOTA_SANDBOXES"),
+    key("quota.requests_per_second", Kind::Integer, "COVE_QUOTA_REQUESTS_PER_SECOND"),
+    key("capacity.sandboxes", Kind::Integer, "COVE_CAPACITY_SANDBOXES"),
+    key("capacity.memory", Kind::Integer, "COVE_CAPACITY_MEMORY"),
+    key("capacity.free_memory", Kind::Integer, "COVE_CAPACITY_FREE_MEMORY"),
+    key("capacity.launches", Kind::Integer, "COVE_CAPACITY_LAUNCHES"),
+    key("capacity.waiting", Kind::Integer, "COVE_CAPACITY_WAITING"),
+    key("capacity.patience_seconds", Kind::Integer, "COVE_CAPACITY_PATIENCE_SECONDS"),
+    key("metrics.keep_seconds", Kind::Integer, "COVE_METRICS_KEEP_SECONDS"),
+    key("metrics.store_every_seconds", Kind::Integer, "COVE_METRICS_STORE_EVERY_SECONDS"),
+    key("prices.cpu_hour", Kind::Number, "COVE_PRICES_CPU_HOUR"),
+    key("prices.memory_gib_hour", Kind::Number, "COVE_PRICES_MEMORY_GIB_HOUR"),
+    key("prices.disk_gib_hour", Kind::Number, "COVE_PRICES_DISK_GIB_HOUR"),
+    key("archive.url", Kind::Text, "COVE_ARCHIVE_URL"),
+    key("archive.endpoint", Kind::Text, "COVE_ARCHIVE_ENDPOINT"),
+    key("archive.region", Kind::Text, "COVE_ARCHIVE_REGION"),
+    key("log.filter", Kind::Text, "COVE_LOG"),
+    key("log.json", Kind::Switch, "COVE_LOG_JSON"),
+    shown(key("telemetry.endpoint", Kind::Text, "OTEL_EXPORTER_OTLP_ENDPOINT"), Shown::WithoutPassword),
+    key("telemetry.service", Kind::Text, "OTEL_SERVICE_NAME"),
+];
+
+/// By its name in the file.
+pub fn named(name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.name == name)
+}
+
+pub(super) fn is_table(name: &str) -> bool {
+    KEYS.iter().any(|key| key.name.split_once('.').is_some_and(|(table, _)| table == name))
+}
+
+/// The key, or table, that was probably meant: two letters off at most, or the right word in the wrong table.
+pub(super) fn nearest(name: &str) -> Option<&'static str> {
+    let plain = name.to_lowercase().replace('-', "_");
+    let tables = KEYS.iter().filter_map(|key| key.name.split_once('.').map(|(table, _)| table));
+    let near = KEYS.iter().map(|key| key.name).chain(tables).map(|known| (distance(&plain, known), known)).min()?;
+    if near.0 <= 2 {
+        return Some(near.1);
+    }
+    let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
+    let word = last(&plain);
+    KEYS.iter().map(|key| key.name).map(|known| (distance(&word, &last(known)), known)).min().and_then(|best| {
+        let close = best.0 <= usize::from(word.len() > 4);
+        close.then_some(best.1)
+    })
+}
+
+/// Letters to add, drop or change (Levenshtein).
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (i, a) in one.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in other.iter().enumerate() {
+            let change = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_that_was_meant_is_named() {
+        for (wrong, meant) in [
+            ("domian", Some("domain")),
+            ("public-url", Some("public_url")),
+            ("Quota", Some("quota")),
+            ("sandboxs", Some("quota.sandboxes")),
+            ("quota.cpu_hour", Some("prices.cpu_hour")),
+            ("tls.certificat", Some("tls.certificate")),
+            ("nonsense", None),
+        ] {
+            assert_eq!(nearest(wrong), meant, "{wrong}");
+        }
+    }
+}

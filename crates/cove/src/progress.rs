@@ -1,0 +1,60 @@
+//! What a person sees while something takes its time: on stderr, on a terminal, and only if it does take time.
+
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// What is done by then was never worth a word.
+const PATIENCE: Duration = Duration::from_millis(400);
+
+/// Waits for work of unknown length.
+pub async fn waiting<T>(what: &str, work: impl Future<Output = T>) -> T {
+    let mut work = std::pin::pin!(work);
+    if let Ok(done) = tokio::time::timeout(PATIENCE, &mut work).await {
+        return done;
+    }
+    let bar = ProgressBar::with_draw_target(None, target());
+    bar.set_style(style("{spinner} {msg} ({elapsed})"));
+    bar.set_message(what.to_owned());
+    bar.enable_steady_tick(Duration::from_millis(100));
+    let done = work.await;
+    bar.finish_and_clear();
+    done
+}
+
+/// Bytes on their way; of how many, where that is known.
+pub struct Bytes(ProgressBar);
+
+impl Bytes {
+    pub fn new(what: &str, total: Option<u64>) -> Bytes {
+        let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden());
+        bar.set_style(style(match total {
+            Some(_) => "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}",
+            None => "{spinner} {msg} {bytes} {bytes_per_sec}",
+        }));
+        bar.set_message(what.to_owned());
+        Bytes(bar)
+    }
+
+    pub fn more(&self, bytes: usize) {
+        self.0.inc(bytes as u64);
+        if self.0.is_hidden() && self.0.elapsed() >= PATIENCE {
+            self.0.set_draw_target(target());
+        }
+    }
+}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+fn target() -> ProgressDrawTarget {
+    if io::stderr().is_terminal() { ProgressDrawTarget::stderr_with_hz(8) } else { ProgressDrawTarget::hidden() }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
