@@ -60,6 +60,7 @@ struct Inner {
 }
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one for each engine")]
 enum Tree {
     V1(v1::Tree),
     V2(v2::Tree),

@@ -68,7 +68,7 @@ impl Processors {
     /// Where seats of a width begin.
     fn starts(&self, width: usize) -> impl Iterator<Item = usize> {
         let last = self.count() - width;
-        (0..=last).step_by(width).chain((last % width != 0).then_some(last))
+        (0..=last).step_by(width).chain((!last.is_multiple_of(width)).then_some(last))
     }
 
     fn list(&self, positions: &Range<usize>) -> String {
