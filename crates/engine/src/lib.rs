@@ -17,6 +17,8 @@ pub mod cgroup;
 pub mod doctor;
 pub mod engine;
 pub mod error;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod network;
 pub mod refused;
 pub mod spawner;

@@ -27,3 +27,12 @@ impl Filter {
         cove_sys::seccomp::install(&self.program).step("install the seccomp filter")
     }
 }
+
+/// For the fuzzer: a policy's text to the length of its program.
+#[cfg(feature = "fuzzing")]
+pub fn compile_text(text: &str) -> Result<usize, String> {
+    /// BPF_MAXINSNS: the kernel refuses longer ones.
+    const MOST: usize = 4096;
+    let length = program::compile(&policy::of_text(text)?).len();
+    if length <= MOST { Ok(length) } else { Err(format!("{length} instructions are more than the kernel takes")) }
+}

@@ -43,6 +43,12 @@ pub fn built_in() -> Policy {
     parse(POLICY, NUMBERS).expect("the built-in policy is tested")
 }
 
+/// A policy in the form of the built-in one.
+#[cfg(feature = "fuzzing")]
+pub fn of_text(policy: &str) -> Result<Policy, String> {
+    parse(policy, NUMBERS)
+}
+
 fn parse(policy: &str, numbers: &str) -> Result<Policy, String> {
     let numbers: BTreeMap<&str, u32> = lines(numbers)
         .map(|line| {
@@ -90,8 +96,12 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// `arg0=16 arg2=0`, `arg0&0x7e020000=0`.
+///
+/// None at all would always hold, and more than a jump of the program reaches over would land elsewhere: both are refused.
 fn alternative(text: &str) -> Result<Alternative, String> {
-    text.split_whitespace()
+    const MOST: usize = 16;
+    let comparisons: Alternative = text
+        .split_whitespace()
         .map(|part| {
             let wrong = || format!("not a condition: {part}");
             let (left, value) = part.split_once('=').ok_or_else(wrong)?;
@@ -103,7 +113,12 @@ fn alternative(text: &str) -> Result<Alternative, String> {
                 value: number(value).ok_or_else(wrong)?,
             })
         })
-        .collect()
+        .collect::<Result<_, String>>()?;
+    match comparisons.len() {
+        0 => Err(format!("a condition without a comparison: {text:?}")),
+        1..=MOST => Ok(comparisons),
+        many => Err(format!("{many} comparisons in one condition, at most {MOST}: {text}")),
+    }
 }
 
 fn number(text: &str) -> Option<u32> {
@@ -116,6 +131,17 @@ fn number(text: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_condition_that_would_always_hold_or_jump_too_far_is_refused() {
+        let numbers = "1 write";
+        for wrong in ["when write  ", "when write arg0=1 |", "unless write | else 1"] {
+            assert!(parse(wrong, numbers).is_err(), "{wrong}");
+        }
+        let far = format!("when write {}", "arg0=1 ".repeat(90));
+        assert!(parse(&far, numbers).is_err());
+        assert!(parse("when write arg0=1 arg2=0 | arg1&0x7=0 else 38", numbers).is_ok());
+    }
 
     #[test]
     fn every_name_of_the_built_in_policy_is_a_system_call_of_some_machine() {

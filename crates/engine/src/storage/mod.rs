@@ -410,3 +410,9 @@ fn list(path: &Path) -> Result<Vec<String>, Error> {
     let entries = fs::read_dir(path).map_err(Error::at("list", path))?;
     Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
 }
+
+/// For the fuzzer: no store, only the archive.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn import_into(upper: &std::path::Path, archive: impl std::io::Read) -> Result<(), Error> {
+    import::read(upper, archive)
+}

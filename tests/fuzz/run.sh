@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# run.sh [TARGET…]: each fuzz target from its corpus for FUZZ_SECONDS (5), on stable Rust. A finding stays in fuzz/artifacts and fails the run.
+#
+# `cargo +nightly fuzz run TARGET` works too, for long runs with a sanitizer.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+: "${COVE_CACHE:=$HOME/.cache/cove}"
+: "${CARGO_TARGET_DIR:=$COVE_CACHE/target}"
+: "${FUZZ_SECONDS:=5}"
+export CARGO_TARGET_DIR
+command -v c++ >/dev/null || { echo 'error: no C++ compiler' >&2; echo 'hint: sudo apt-get install g++' >&2; exit 1; }
+RUSTC_WRAPPER=$PWD/fuzz/rustc cargo build --quiet --locked --manifest-path fuzz/Cargo.toml || exit 1
+
+targets=("$@")
+((${#targets[@]})) || targets=($(sed -n 's/^name = "\([a-z_]*\)"$/\1/p' fuzz/Cargo.toml))
+scratch=$(mktemp -d -t cove-fuzz-XXXX); trap 'rm -rf "$scratch"' EXIT
+passed=0 failed=0
+for target in "${targets[@]}"; do
+    # New inputs go to the scratch directory: the corpus of the clone stays as it is.
+    mkdir -p "$scratch/$target" "$scratch/tmp" "fuzz/artifacts/$target"
+    if TMPDIR=$scratch/tmp timeout $((FUZZ_SECONDS * 4 + 60)) "$CARGO_TARGET_DIR/debug/$target" -max_total_time="$FUZZ_SECONDS" -timeout=10 -rss_limit_mb=2048 \
+        -max_len=8192 -artifact_prefix="fuzz/artifacts/$target/" "$scratch/$target" "fuzz/corpus/$target" >"$scratch/log" 2>&1; then
+        printf '%s: %s\n' "$target" "$(grep -a '^Done' "$scratch/log" | tail -n 1)"
+        passed=$((passed + 1))
+    else
+        printf '%s: FAILED\n' "$target"; tail -n 40 "$scratch/log"
+        failed=$((failed + 1))
+    fi
+done
+printf '%d passed, %d failed\n' "$passed" "$failed"
+((failed == 0))
