@@ -9,4 +9,6 @@ mod run;
 mod run_signals;
 mod run_terminal;
 mod security;
+mod telemetry;
+mod terminal_verbs;
 mod verbs;
