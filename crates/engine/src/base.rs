@@ -12,11 +12,17 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
+/// Where a sandbox's programs are looked for; the last is ours.
+pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/cove/bin";
+
+/// Names that people use and a host may not have, each a link to what it has.
+const ALIASES: [(&str, &str); 2] = [("python", "/usr/bin/python3"), ("pip", "/usr/bin/pip3")];
+
 /// The user that commands run as where nobody is named.
 const USER: u32 = 1000;
 
 /// Raised when what is written here changes.
-const EDITION: u32 = 1;
+const EDITION: u32 = 2;
 
 /// Host files a sandbox's programs need to find libraries, certificates, names and time.
 const COPIED: [&str; 26] = [
@@ -51,7 +57,7 @@ const COPIED: [&str; 26] = [
 /// Certificates, without the directory of private keys that lies beside them.
 const COPIED_TLS: [&str; 3] = ["ssl/certs", "ssl/openssl.cnf", "pki/ca-trust/extracted"];
 
-const DIRECTORIES: [(&str, u32); 24] = [
+const DIRECTORIES: [(&str, u32); 26] = [
     ("dev", 0o755),
     ("etc", 0o755),
     ("etc/pam.d", 0o755),
@@ -61,6 +67,8 @@ const DIRECTORIES: [(&str, u32); 24] = [
     ("media", 0o755),
     ("mnt", 0o755),
     ("opt", 0o755),
+    ("opt/cove", 0o755),
+    ("opt/cove/bin", 0o755),
     ("proc", 0o555),
     ("root", 0o700),
     ("run", 0o755),
@@ -108,7 +116,7 @@ const FILES: [(&str, u32, &str); 13] = [
     (
         "etc/profile",
         0o644,
-        "export PATH=${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}\n\
+        "export PATH=${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/cove/bin}\n\
          [ -n \"$BASH_VERSION\" ] && [ -n \"$PS1\" ] && [ -r /etc/bash.bashrc ] && . /etc/bash.bashrc\n\
          :\n",
     ),
@@ -160,7 +168,7 @@ pub fn layer(data: &Path) -> Result<PathBuf, Error> {
 /// By what goes into it.
 fn name() -> String {
     let mut state = DefaultHasher::new();
-    (EDITION, env!("CARGO_PKG_VERSION"), DIRECTORIES, LINKS, FILES).hash(&mut state);
+    (EDITION, env!("CARGO_PKG_VERSION"), DIRECTORIES, LINKS, ALIASES, FILES).hash(&mut state);
     for source in COPIED.iter().chain(&COPIED_TLS) {
         if let Ok(metadata) = fs::metadata(Path::new("/etc").join(source)) {
             (source, metadata.size(), metadata.mtime(), metadata.mtime_nsec(), metadata.ino()).hash(&mut state);
@@ -185,6 +193,10 @@ fn write(layer: &Path) -> io::Result<()> {
     }
     for (name, target) in LINKS {
         symlink(target, layer.join(name))?;
+    }
+    for (name, target) in ALIASES {
+        // A link to what is not there leads nowhere; where the host has the name itself, that comes first on the path.
+        symlink(target, layer.join("opt/cove/bin").join(name))?;
     }
     for source in COPIED.iter().chain(&COPIED_TLS) {
         copy(&Path::new("/etc").join(source), &layer.join("etc").join(source))?;

@@ -12,6 +12,7 @@ use rustix::process::{Gid, Uid};
 
 use cove_sys::mount::{Attributes, Reach, set_attributes};
 
+use crate::base;
 use crate::cgroup::Entry;
 use crate::error::Error;
 use crate::house::Fresh;
@@ -23,7 +24,7 @@ use crate::spawner::handle::Spawners;
 use crate::spawner::wire::{Attach, AttachKind, Cgroup, Durability, Launch, Outgoing, Overlay, Request, Slot, Window};
 use crate::spec::{Access, Mount, Root, Spec, Storage};
 use crate::storage::Upper;
-use crate::user_namespace::Maps;
+use crate::user_namespace::{Maps, RANGE};
 
 /// Everything a launch takes along; closed by the reaper when the sandbox runs.
 pub struct Birth {
@@ -35,6 +36,7 @@ pub struct Birth {
     overlays: Vec<Layered>,
     shown: Vec<Shown>,
     memory_info: OwnedFd,
+    boot_id: String,
     fresh: Fresh,
 }
 
@@ -77,6 +79,7 @@ impl Birth {
         let overlays = layers.overlays(map)?;
         let shown = layers.shown(&identity, spawners)?;
         let memory_info = memory_info::make(&socket.with_file_name("meminfo"), layers.spec.limits.memory)?;
+        let boot_id = boot_id()?;
         let storage = open_storage(upper, &identity)?;
         // What an earlier life left there is nobody's.
         match std::fs::remove_file(socket) {
@@ -86,7 +89,18 @@ impl Birth {
             _ => {}
         }
         let listener = UnixListener::bind(socket).map_err(Error::file("listen on", socket))?;
-        Ok(Birth { identity, network, entry, listener, storage, overlays, shown, memory_info, fresh: layers.fresh })
+        Ok(Birth {
+            identity,
+            network,
+            entry,
+            listener,
+            storage,
+            overlays,
+            shown,
+            memory_info,
+            boot_id,
+            fresh: layers.fresh,
+        })
     }
 
     /// The request to a spawner. Too many layers for one packet are refused.
@@ -141,6 +155,7 @@ impl Birth {
             first_id: self.identity.first_id,
             shared_memory: spec.limits.memory / 2,
             memory_info: Some(pass(self.memory_info.as_fd())?),
+            boot_id: self.boot_id.clone(),
             listener: pass(self.listener.as_fd())?,
             leash: leash.map(&mut pass).transpose()?,
             configuration: configuration(spec),
@@ -206,8 +221,8 @@ impl Layers<'_> {
             // A volume of ours: ids in it are 0-based like a layer's, and nobody else of the host gets there.
             map_ids(&clone, attributes, identity.pair.user.as_fd(), &source)?;
         } else {
-            let inside = if matches!(self.spec.default_user.as_str(), "root" | "0") { 0 } else { 1000 };
-            let maps = Maps::folder(identity.first_id, inside, metadata.uid(), metadata.gid());
+            let maps =
+                Maps::folder(identity.first_id, number_of(&self.spec.default_user), metadata.uid(), metadata.gid());
             let (_, descriptors) = spawners.call(&Request::UserNamespace(maps), &Outgoing::default())?;
             let map = descriptors.0.first().ok_or_else(|| Refused::new("receive a user namespace", Errno::BADMSG))?;
             match map_ids(&clone, attributes, map.as_fd(), &source) {
@@ -224,6 +239,15 @@ impl Layers<'_> {
     }
 }
 
+/// The number of a sandbox's default user: names of a template's own are taken for the ordinary one.
+fn number_of(user: &str) -> u32 {
+    let name = user.split(':').next().unwrap_or(user);
+    match name {
+        "root" => 0,
+        _ => name.parse().ok().filter(|number| *number < RANGE).unwrap_or(1000),
+    }
+}
+
 /// Who the sandbox is and whom it asks for names; written into a new one.
 fn identity_files(spec: &Spec) -> Vec<(String, String)> {
     let hosts =
@@ -233,6 +257,18 @@ fn identity_files(spec: &Spec) -> Vec<(String, String)> {
         ("etc/hosts".into(), hosts),
         ("etc/resolv.conf".into(), format!("nameserver {RESOLVER}\noptions timeout:5 attempts:2\n")),
     ]
+}
+
+/// A random UUID, as the kernel writes its own: a sandbox that starts again has booted again, and no two are taken for one
+/// machine.
+fn boot_id() -> Result<String, Error> {
+    let mut bytes = [0u8; 16];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).step("make a boot id")?;
+    // Version 4, variant 1: RFC 9562.
+    bytes[6] = (bytes[6] & 0x0f) | 0x40;
+    bytes[8] = (bytes[8] & 0x3f) | 0x80;
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("{}-{}-{}-{}-{}\n", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
 }
 
 /// A detached, read-only copy of the mount that holds `path`, rooted there, with the sandbox's ids.
@@ -296,8 +332,12 @@ fn explain(refused: Refused) -> Refused {
 
 /// What the guest finds in its environment.
 fn configuration(spec: &Spec) -> String {
+    let mut env = spec.env.clone();
+    if spec.root == Root::Base {
+        env.entry("PATH".into()).or_insert_with(|| base::PATH.into());
+    }
     let text = serde_json::json!({
-        "env": spec.env,
+        "env": env,
         "default_user": spec.default_user,
         "default_cwd": spec.default_cwd,
     });

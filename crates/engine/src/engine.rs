@@ -140,6 +140,9 @@ impl Engine {
             }
             let live = Arc::new(house.start(spec, &birth, group, socket)?);
             self.reaper.give(Task::LetGo(birth.leftovers()));
+            if spec.storage == Storage::Disk && house.leashes == Leashes::None {
+                self.reaper.give(Task::Tend);
+            }
             let age = if house.leashes == Leashes::Held { Age::Young } else { Age::Settled };
             self.reaper.give(Task::Settle(Arc::clone(&live), age));
             Ok(live)

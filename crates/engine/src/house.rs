@@ -303,6 +303,10 @@ impl House {
                 let _ = self.watch_memory(&live);
             }
             Task::LetGo(descriptors) => drop(descriptors),
+            Task::Tend => {
+                // What cannot be made ahead now, a launch makes and tells why.
+                let _ = self.store.tend(self.pool.target());
+            }
             Task::EmptyTrash => {
                 // What cannot be deleted now is tried again with the next.
                 let _ = self.store.empty_trash();

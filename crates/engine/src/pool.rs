@@ -59,6 +59,11 @@ impl Pool {
         Pool { target, hierarchy, ranges: Mutex::new(ranges), ready: Mutex::default(), wanted: Condvar::new() }
     }
 
+    /// How many of each are kept ready.
+    pub fn target(&self) -> usize {
+        self.target
+    }
+
     pub fn reserve(&self, first_id: u32) {
         lock(&self.ranges).reserve(first_id);
     }

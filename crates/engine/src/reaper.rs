@@ -31,7 +31,12 @@ pub enum Task {
     /// period for it, and most short lives never need it.
     Settle(Arc<Live>, Age),
     EmptyTrash,
+    /// Uppers are made ahead and the pool of them looked after: after a launch, and now and then of itself.
+    Tend,
 }
+
+/// How long the storage is left alone where nobody launches: those who only write need room too.
+const TEND_EVERY: Duration = Duration::from_secs(5);
 
 /// How old a sandbox is before it settles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,16 +126,20 @@ impl Drop for Reaper {
 /// Does chores as they come, and lets sandboxes settle when they are old enough and still there.
 fn tidy(chores: &Receiver<Task>, work: &dyn Fn(Task)) {
     let mut settling: VecDeque<(Instant, Arc<Live>)> = VecDeque::new();
+    let mut tended = Instant::now();
     loop {
-        let task = match settling.front() {
-            None => chores.recv().map_err(RecvTimeoutError::from),
-            Some((due, _)) => chores.recv_timeout(due.saturating_duration_since(Instant::now())),
-        };
+        let next = settling.front().map_or(tended + TEND_EVERY, |(due, _)| (*due).min(tended + TEND_EVERY));
+        let task = chores.recv_timeout(next.saturating_duration_since(Instant::now()));
+        if tended.elapsed() >= TEND_EVERY {
+            work(Task::Tend);
+            tended = Instant::now();
+        }
         match task {
             Ok(Task::Settle(live, age)) => settling.push_back((Instant::now() + age.duration(), live)),
             Ok(task) => work(task),
             Err(RecvTimeoutError::Timeout) => {
-                if let Some((_, live)) = settling.pop_front()
+                let due = settling.pop_front_if(|(due, _)| *due <= Instant::now());
+                if let Some((_, live)) = due
                     && !live.is_gone()
                 {
                     work(Task::Settle(live, Age::Settled));

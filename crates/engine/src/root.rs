@@ -7,11 +7,12 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags};
 use rustix::process::{Gid, Uid};
 
+use cove_sys::mount::{Attributes, Reach, set_attributes};
 use cove_sys::namespace::{self, Kind};
 
 use crate::refused::{Refused, Step};
@@ -39,6 +40,9 @@ const MASKED_FILES: [&str; 11] = [
 const MASKED_DIRECTORIES: [&str; 3] = ["proc/acpi", "proc/scsi", "proc/asound"];
 /// What `/proc` shows and nobody may change.
 const READ_ONLY: [&str; 4] = ["/proc/sys", "/proc/bus", "/proc/fs", "/proc/irq"];
+
+/// The one file at a time in the spawner's `/pictures`.
+const PICTURE: &str = "boot_id";
 
 /// Makes the sandbox's overlays, root first, as detached mounts. For a process of its own: it becomes the sandbox's
 /// root user and does not come back.
@@ -88,7 +92,7 @@ fn write_file(root: BorrowedFd<'_>, path: &str, text: &str) -> Result<(), Refuse
         make_directories(root, folder)?;
         let open = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = open_beneath(root, folder, open, Mode::empty())?;
-        match rustix::fs::unlinkat(&folder, name, rustix::fs::AtFlags::empty()) {
+        match rustix::fs::unlinkat(&folder, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => make(),
             Err(errno) => Err(Refused::new(format!("replace /{path}"), errno)),
         }
@@ -220,6 +224,9 @@ pub fn enter(launch: &Launch, passed: &Incoming, overlays: &[OwnedFd]) -> Result
     let devices = rustix::fs::open("/dev", open, Mode::empty()).step("open the device tree")?;
     let nothing = rustix::fs::open("/nothing", open, Mode::empty()).step("open the empty directory")?;
 
+    let pictures = rustix::fs::open("/pictures", open, Mode::empty()).step("open the pictures")?;
+    let boot_id = paint(pictures.as_fd(), &launch.boot_id)?;
+
     // As switch_root(8) does: the new root covers "/" of the namespace, so that ".." never leads below it.
     rustix::mount::move_mount(root, "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step("attach the root")?;
     rustix::process::fchdir(root).step("enter the root")?;
@@ -233,10 +240,24 @@ pub fn enter(launch: &Launch, passed: &Incoming, overlays: &[OwnedFd]) -> Result
     if let Some(slot) = launch.memory_info {
         attach(passed.get(slot)?, root.as_fd(), "proc/meminfo")?;
     }
+    attach(boot_id.as_fd(), root.as_fd(), "proc/sys/kernel/random/boot_id")?;
+    rustix::fs::unlinkat(&pictures, PICTURE, AtFlags::empty()).step("take the boot id's name away")?;
     for extra in &launch.mounts {
         attach(passed.get(extra.mount)?, root.as_fd(), &extra.target)?;
     }
     Ok(())
+}
+
+/// A read-only file with this text, as a detached mount. It lies in a tmpfs of the spawner's, so that no path of the host shows in
+/// `/proc/self/mountinfo`. Its name is taken away once it is attached (a nameless file cannot be): it goes with its mount.
+fn paint(pictures: BorrowedFd<'_>, text: &str) -> Result<OwnedFd, Refused> {
+    let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(pictures, PICTURE, flags, Mode::from_raw_mode(0o444)).step("make a boot id")?;
+    rustix::io::write(&file, text.as_bytes()).map(drop).step("write a boot id")?;
+    let mount = clone_mount(pictures, PICTURE).step("open a boot id")?;
+    let fixed = Attributes::READ_ONLY.and(Attributes::NO_SUID).and(Attributes::NO_DEVICES).and(Attributes::NO_EXEC);
+    set_attributes(mount.as_fd(), Reach::One, fixed, None).step("make a boot id read-only")?;
+    Ok(mount)
 }
 
 fn attach(mount: BorrowedFd<'_>, root: BorrowedFd<'_>, target: &str) -> Result<(), Refused> {

@@ -91,11 +91,22 @@ impl Maps {
         Maps { owner: first, users: line.clone(), groups: line }
     }
 
-    /// For a host folder: its owner and group are one user of the sandbox, everybody else is nobody. A sandbox can so
-    /// never make a file there that belongs to another user of the host.
+    /// For a host folder: its owner and group are one user of the sandbox, and the sandbox's other users, root among them, are
+    /// the numbers of its range, which nobody on the host has. A sandbox can so never make a file there that belongs to
+    /// another user of the host. Everybody else's files are nobody's.
     pub fn folder(first: u32, inside: u32, owner: u32, group: u32) -> Maps {
-        let line = |id: u32| format!("{id} {} 1\n", first + inside);
-        Maps { owner: first, users: line(owner), groups: line(group) }
+        let lines = |id: u32| {
+            let (chosen, end) = (first + inside, first + RANGE);
+            if (first..end).contains(&id) {
+                // What an earlier sandbox's root made, shown by itself: all are who they are.
+                return format!("{first} {first} {RANGE}\n");
+            }
+            let others = [(first, inside), (chosen + 1, end - chosen - 1)];
+            let others = others.iter().filter(|(_, count)| *count > 0);
+            let others: String = others.map(|(from, count)| format!("{from} {from} {count}\n")).collect();
+            format!("{id} {chosen} 1\n{others}")
+        };
+        Maps { owner: first, users: lines(owner), groups: lines(group) }
     }
 }
 
@@ -180,6 +191,17 @@ fn hear(socket: BorrowedFd<'_>) -> Result<(), Refused> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folders_owner_is_one_user_and_the_others_stay_themselves() {
+        let maps = Maps::folder(FIRST, 1000, 33, 0);
+        assert_eq!(maps.users, "33 1879049192 1\n1879048192 1879048192 1000\n1879049193 1879049193 64535\n");
+        assert_eq!(maps.groups, "0 1879049192 1\n1879048192 1879048192 1000\n1879049193 1879049193 64535\n");
+        let root = Maps::folder(FIRST, 0, 0, 0);
+        assert_eq!(root.users, "0 1879048192 1\n1879048193 1879048193 65535\n");
+        let own = Maps::folder(FIRST, 0, FIRST + 5, 0);
+        assert_eq!(own.users, "1879048192 1879048192 65536\n");
+    }
 
     #[test]
     fn no_range_is_handed_out_twice_until_it_is_given_back() {

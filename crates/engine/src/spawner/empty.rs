@@ -5,6 +5,7 @@
 //!   /        tmpfs, read-only, no file in it
 //!   ├─ layers/0 … 63   where layers are attached while an overlay is put together (in a namespace that is thrown away)
 //!   ├─ nothing         covers what /proc shall not show
+//!   ├─ pictures        a tmpfs for files that /proc shows in place of the host's; each has its name for a moment only
 //!   └─ dev             the devices a sandbox sees, one tree for all: null zero full random urandom tty
 //! ```
 
@@ -41,13 +42,14 @@ pub fn move_in() -> Result<(), Refused> {
 
     let root = tmpfs("755", MountAttrFlags::MOUNT_ATTR_NOEXEC)?;
     let directory = Mode::from_raw_mode(0o755);
-    for name in ["layers", "nothing", "dev"] {
+    for name in ["layers", "nothing", "pictures", "dev"] {
         rustix::fs::mkdirat(&root, name, directory).step("make the empty root")?;
     }
     for place in 0..LAYER_PLACES {
         rustix::fs::mkdirat(&root, format!("layers/{place}"), directory).step("make the empty root")?;
     }
     let devices = device_tree()?;
+    let pictures = tmpfs("755", MountAttrFlags::MOUNT_ATTR_NOEXEC | MountAttrFlags::MOUNT_ATTR_NODEV)?;
     let read_only = Attributes::READ_ONLY.and(Attributes::NO_SUID);
     set_attributes(root.as_fd(), Reach::One, read_only, None).step("make the empty root read-only")?;
     set_attributes(devices.as_fd(), Reach::One, read_only, None).step("make /dev read-only")?;
@@ -59,6 +61,8 @@ pub fn move_in() -> Result<(), Refused> {
     cove_sys::mount::pivot_to_current_directory().step("pivot to the empty root")?;
     rustix::mount::unmount(".", UnmountFlags::DETACH).step("leave the host's root")?;
     rustix::process::chdir("/").step("enter the empty root")?;
+    rustix::mount::move_mount(&pictures, "", CWD, "/pictures", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        .step("attach the pictures")?;
     rustix::mount::move_mount(&devices, "", CWD, "/dev", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step("attach /dev")
 }
 

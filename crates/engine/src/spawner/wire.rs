@@ -85,6 +85,8 @@ pub struct Launch {
     pub shared_memory: u64,
     /// A file to show as `/proc/meminfo`.
     pub memory_info: Option<Slot>,
+    /// What `/proc/sys/kernel/random/boot_id` says.
+    pub boot_id: String,
     pub listener: Slot,
     pub leash: Option<Slot>,
     /// What the guest finds in `COVE_GUEST`.

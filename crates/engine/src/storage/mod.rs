@@ -269,6 +269,16 @@ impl Store {
         self.used_backing()?.map_or(Ok(()), |(_, backing)| backing.keep_house())
     }
 
+    /// What the background does now and then: so many uppers are made ahead and the house is kept, where any sandbox has a
+    /// disk at all.
+    pub fn tend(&self, count: usize) -> Result<(), Error> {
+        let Some((_, backing)) = self.used_backing()? else { return Ok(()) };
+        if self.is_time_to_keep_house() {
+            backing.keep_house()?;
+        }
+        backing.keep_ready(count)
+    }
+
     /// Lets go of the pool where no other store uses it; dropping a store does the same and keeps quiet about errors.
     /// Sandboxes may be running: they keep what they have, and the next store finds it again.
     pub fn close(&self) -> Result<(), Error> {

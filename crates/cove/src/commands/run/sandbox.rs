@@ -35,7 +35,8 @@ pub fn spec(arguments: &Arguments) -> Result<Spec, Complaint> {
         network: arguments.network()?,
         mounts: arguments.mount.clone(),
         env: Default::default(),
-        default_user: DEFAULT_USER.to_owned(),
+        // Whose files the folders that are shown belong to.
+        default_user: arguments.user.clone().unwrap_or_else(|| DEFAULT_USER.to_owned()),
         default_cwd: None,
     })
 }
