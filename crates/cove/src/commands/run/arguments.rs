@@ -171,7 +171,7 @@ fn parse_target(text: &str) -> Result<Target, String> {
     if text.bytes().any(|b| b.is_ascii_alphabetic()) && text.matches(':').count() < 2 {
         return Err(format!("that is a name, and only addresses can be allowed here; {EXAMPLE}"));
     }
-    text.parse().map_err(|error: cove_engine::network::InvalidTarget| error.to_string())
+    text.parse::<Target>().map_err(|error| error.to_string())
 }
 
 /// `./data:/data:ro`. The source is made absolute here, where the person stands.
