@@ -15,6 +15,7 @@ const ATTEMPTS: usize = 8;
 
 impl App {
     pub async fn set_timers(&self, caller: &Caller, id_or_name: &str, change: TimersChange) -> Result<Sandbox, Error> {
+        change.check()?;
         self.edit(caller, id_or_name, move |app, sandbox| {
             change.apply(&mut sandbox.timers, app.now());
             Ok(())

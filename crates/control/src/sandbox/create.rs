@@ -207,6 +207,7 @@ fn check(new: &NewSandbox) -> Result<(), Error> {
     }
     check_labels(&new.labels)?;
     check_env(&new.env)?;
+    new.timers.check()?;
     if new.timers.lifetime_seconds == Some(Some(0)) {
         return Err(Error::invalid("lifetime_seconds", "must be greater than 0"));
     }

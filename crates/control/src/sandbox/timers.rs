@@ -10,7 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use super::Sandbox;
 use super::state::State;
+use crate::Error;
 use crate::clock::{Timestamp, after};
+
+/// Sixty years.
+const LONGEST_SECONDS: u64 = 1_892_160_000;
 
 /// What happens when time is up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
@@ -89,6 +93,20 @@ pub struct TimersChange {
 }
 
 impl TimersChange {
+    /// Refuses times that no calendar holds.
+    pub fn check(&self) -> Result<(), Error> {
+        let times = [
+            ("lifetime_seconds", self.lifetime_seconds),
+            ("idle_seconds", self.idle_seconds),
+            ("archive_after_seconds", self.archive_after_seconds),
+            ("delete_after_seconds", self.delete_after_seconds),
+        ];
+        match times.into_iter().find(|(_, time)| time.flatten().is_some_and(|seconds| seconds > LONGEST_SECONDS)) {
+            Some((field, _)) => Err(Error::invalid(field, format!("at most {LONGEST_SECONDS}, which is 60 years"))),
+            None => Ok(()),
+        }
+    }
+
     pub fn apply(&self, timers: &mut Timers, now: Timestamp) {
         if let Some(lifetime) = self.lifetime_seconds {
             timers.lifetime_seconds = lifetime;

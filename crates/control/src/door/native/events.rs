@@ -54,6 +54,18 @@ fn filter(caller: &Caller, sandbox: Option<String>, kind: Option<String>) -> Eve
     EventFilter { organisation: Some(caller.organisation.clone()), sandbox, kind }
 }
 
+/// One event of a stream, as server-sent events have it.
+#[derive(utoipa::ToSchema)]
+#[expect(dead_code, reason = "only its description is used")]
+pub struct Sent {
+    /// The place to go on from.
+    id: Option<String>,
+    /// Its kind.
+    event: Option<String>,
+    /// JSON.
+    data: Option<String>,
+}
+
 /// When a stream that was asked for so long is over.
 pub fn over(for_seconds: Option<u32>) -> Result<impl Future<Output = ()> + Send + Unpin, Error> {
     if for_seconds.is_some_and(|seconds| seconds > 86_400) {
@@ -90,7 +102,7 @@ pub async fn list(
 /// From now on, or after the number given by `after` or the `Last-Event-ID` header: a client that comes back misses
 /// nothing.
 #[utoipa::path(get, path = "/events/follow", tag = "events", params(FollowQuery),
-    responses((status = 200, description = "Events as they happen", body = String, content_type = "text/event-stream")))]
+    responses((status = 200, description = "Events as they happen", body = Sent, content_type = "text/event-stream")))]
 pub async fn follow(
     State(app): State<App>,
     Authenticated(caller): Authenticated,

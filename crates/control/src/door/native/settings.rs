@@ -23,7 +23,7 @@ type One = Result<Json<SandboxView>, ApiError>;
 pub struct TimersBody {
     /// Seconds from now to the end of its lifetime.
     #[serde(deserialize_with = "maybe")]
-    #[schema(value_type = Option<u64>)]
+    #[schema(value_type = Option<u64>, maximum = 1892160000)]
     lifetime_seconds: Option<Option<u64>>,
     /// The end of its lifetime itself.
     #[serde(deserialize_with = "maybe")]
@@ -32,17 +32,17 @@ pub struct TimersBody {
     at_deadline: Option<Expiry>,
     /// Seconds without activity after which it is put away; 15 minutes unless told otherwise.
     #[serde(deserialize_with = "maybe")]
-    #[schema(value_type = Option<u64>)]
+    #[schema(value_type = Option<u64>, maximum = 1892160000)]
     idle_seconds: Option<Option<u64>>,
     at_idle: Option<Expiry>,
     idle_measure: Option<IdleMeasure>,
     /// Seconds after the stop.
     #[serde(deserialize_with = "maybe")]
-    #[schema(value_type = Option<u64>)]
+    #[schema(value_type = Option<u64>, maximum = 1892160000)]
     archive_after_seconds: Option<Option<u64>>,
     /// Seconds after the stop.
     #[serde(deserialize_with = "maybe")]
-    #[schema(value_type = Option<u64>)]
+    #[schema(value_type = Option<u64>, maximum = 1892160000)]
     delete_after_seconds: Option<Option<u64>>,
     /// A stop is a destroy.
     ephemeral: Option<bool>,

@@ -34,7 +34,7 @@ pub struct WatchQuery {
 /// Each event is a list of changes `{path, kind}`; an event named `overflow` says that some were missed.
 #[utoipa::path(get, path = "/sandboxes/{id}/files/watch", tag = "files",
     params(("id" = String, Path, description = "id or name"), WatchQuery),
-    responses((status = 200, description = "Changes as they happen", body = String, content_type = "text/event-stream")))]
+    responses((status = 200, description = "Changes as they happen", body = super::events::Sent, content_type = "text/event-stream")))]
 pub async fn watch(
     State(app): State<App>,
     Authenticated(caller): Authenticated,
