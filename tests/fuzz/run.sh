@@ -9,7 +9,9 @@ cd "$(dirname "$0")/../.."
 : "${FUZZ_SECONDS:=5}"
 export CARGO_TARGET_DIR
 command -v c++ >/dev/null || { echo 'error: no C++ compiler' >&2; echo 'hint: sudo apt-get install g++' >&2; exit 1; }
-RUSTC_WRAPPER=$PWD/fuzz/rustc cargo build --quiet --locked --manifest-path fuzz/Cargo.toml || exit 1
+# The workspace's own versions: what both depend on is built once, and is what people run.
+cp Cargo.lock fuzz/Cargo.lock
+RUSTC_WRAPPER=$PWD/fuzz/rustc cargo build --quiet --manifest-path fuzz/Cargo.toml || exit 1
 
 targets=("$@")
 ((${#targets[@]})) || targets=($(sed -n 's/^name = "\([a-z_]*\)"$/\1/p' fuzz/Cargo.toml))
