@@ -178,7 +178,8 @@ impl House {
         let running = Running { id: id.clone(), pid, start_time, socket };
         let mut live = Live::new(running, pidfd, birth.identity.first_id, Some(group), spec.limits.memory);
         live.leash = leash.map(|(_, outer)| outer);
-        if let Err(error) = self.records.write_life(id, &life) {
+        let written = self.records.write_life(id, &life);
+        if let Err(error) = written.and_then(|()| self.pool.hand_over(life.first_id, pid)) {
             live.kill()?;
             return Err(error);
         }
@@ -199,6 +200,7 @@ impl House {
             return Ok(None);
         };
         self.pool.reserve(life.first_id);
+        self.pool.hand_over(life.first_id, life.pid)?;
         if let Network::Full(egress) = &spec.network {
             let path = format!("/proc/{}/ns/net", life.pid);
             let network: OwnedFd = File::open(&path).map_err(Error::file("open", &path))?.into();

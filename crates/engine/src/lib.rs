@@ -21,6 +21,7 @@ pub mod error;
 pub mod fuzzing;
 pub mod network;
 pub mod refused;
+mod registry;
 pub mod spawner;
 pub mod spec;
 pub mod state;

@@ -12,6 +12,7 @@ use crate::cgroup::Hierarchy;
 use crate::error::Error;
 use crate::network::namespace::{self, Kind};
 use crate::refused::Refused;
+use crate::registry::Registry;
 use crate::spawner::handle::{Again, Spawner, Spawners, is_death};
 use crate::spawner::wire::{Outgoing, Request};
 use crate::user_namespace::{COUNT, Maps, Pair, Ranges};
@@ -29,6 +30,7 @@ pub struct Pool {
     /// Keeps groups ready itself.
     hierarchy: Hierarchy,
     ranges: Mutex<Ranges>,
+    registry: Registry,
     ready: Mutex<Ready>,
     wanted: Condvar,
 }
@@ -56,7 +58,14 @@ impl Pool {
         // Without it ranges begin with the first; that is as good on a host with one engine.
         let _ = rustix::rand::getrandom(&mut place, rustix::rand::GetRandomFlags::empty());
         let ranges = Ranges::beginning_at(u32::from_ne_bytes(place));
-        Pool { target, hierarchy, ranges: Mutex::new(ranges), ready: Mutex::default(), wanted: Condvar::new() }
+        Pool {
+            target,
+            hierarchy,
+            ranges: Mutex::new(ranges),
+            registry: Registry::of_the_host(),
+            ready: Mutex::default(),
+            wanted: Condvar::new(),
+        }
     }
 
     /// How many of each are kept ready.
@@ -68,8 +77,34 @@ impl Pool {
         lock(&self.ranges).reserve(first_id);
     }
 
+    /// A range that no sandbox of this host has.
+    fn take_range(&self) -> Result<u32, Error> {
+        // Each is tried once: those of other engines stay marked until all are.
+        let mut others = Vec::new();
+        let taken = loop {
+            let Some(first_id) = lock(&self.ranges).take() else { break Err(Error::NoRange(COUNT)) };
+            match self.registry.take(first_id) {
+                Ok(true) => break Ok(first_id),
+                Ok(false) => others.push(first_id),
+                Err(error) => {
+                    others.push(first_id);
+                    break Err(error);
+                }
+            }
+        };
+        let mut ranges = lock(&self.ranges);
+        others.into_iter().for_each(|first_id| ranges.give_back(first_id));
+        taken
+    }
+
+    /// The range is the sandbox's from now on, however its engine ends.
+    pub fn hand_over(&self, first_id: u32, pid: u32) -> Result<(), Error> {
+        self.registry.hand_to(first_id, pid)
+    }
+
     /// When the last process of a sandbox is gone.
     pub fn give_back(&self, first_id: u32) {
+        self.registry.give_back(first_id);
         lock(&self.ranges).give_back(first_id);
     }
 
@@ -104,7 +139,7 @@ impl Pool {
     }
 
     fn make_identity(&self, call: impl FnOnce(&Request) -> Result<Vec<OwnedFd>, Refused>) -> Result<Identity, Error> {
-        let first_id = lock(&self.ranges).take().ok_or(Error::NoRange(COUNT))?;
+        let first_id = self.take_range()?;
         let made = call(&Request::UserNamespace(Maps::range(first_id))).map(|mut descriptors| {
             let assembly = descriptors.pop();
             descriptors.pop().zip(assembly)
@@ -169,6 +204,7 @@ impl Pool {
 
     fn add(&self, put: impl FnOnce(&mut Ready)) {
         let mut ready = lock(&self.ready);
+        // What comes too late is let go; its range is of an engine that ends, and so of nobody.
         if !ready.closed {
             put(&mut ready);
         }
@@ -177,7 +213,9 @@ impl Pool {
     pub fn close(&self) {
         let mut ready = lock(&self.ready);
         ready.closed = true;
-        ready.identities.clear();
+        for identity in ready.identities.drain(..) {
+            self.registry.give_back(identity.first_id);
+        }
         ready.loopback.clear();
         ready.egress.clear();
         self.wanted.notify_all();

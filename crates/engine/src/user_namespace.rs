@@ -39,8 +39,7 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    /// Begins anywhere: engines on one host (a server, `cove run` beside it) do not know each other's ranges, and so meet
-    /// in one of 32,768 cases at most.
+    /// Begins anywhere, so that engines on one host seldom ask for a range that another has.
     pub fn beginning_at(place: u32) -> Ranges {
         Ranges { taken: BTreeSet::new(), next: place % COUNT }
     }

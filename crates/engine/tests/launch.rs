@@ -168,6 +168,27 @@ fn a_sandbox_that_starts_again_has_booted_again() {
 }
 
 #[test]
+fn engines_of_two_directories_tell_each_other_which_ranges_they_use() {
+    let (one, other) = (House::open(), House::open());
+    let held = |house: &House| {
+        let running = house.engine.launch(&house.spec()).unwrap();
+        let range = std::fs::metadata(format!("/proc/{}", running.pid)).unwrap().uid();
+        let entry = std::path::PathBuf::from(format!("/run/cove-ids/{range:08x}"));
+        let holder = std::fs::read_to_string(&entry).unwrap();
+        assert!(holder.starts_with(&format!("{} ", running.pid)), "{holder}");
+        (running.id, entry)
+    };
+    let ((mine, my_entry), (theirs, their_entry)) = (held(&one), held(&other));
+    assert_ne!(my_entry, their_entry);
+    one.engine.destroy(&mine).unwrap();
+    eventually("it is given back", || !my_entry.exists());
+    assert!(their_entry.exists());
+    other.engine.destroy(&theirs).unwrap();
+    one.assert_empty();
+    other.assert_empty();
+}
+
+#[test]
 fn python_has_its_short_name_too() {
     let house = House::open();
     let id = house.launch();

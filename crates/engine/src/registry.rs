@@ -1,0 +1,111 @@
+//! Which ranges of ids are taken on this host, told to every engine on it.
+//!
+//! Engines on different data directories (a server, `cove run` beside it) would otherwise give one range to two sandboxes, whose
+//! processes could then signal and inspect each other. Each range that is in use has a file in a directory of the host's, and
+//! in it who holds it: the engine while the range waits in its pool, the sandbox's first process from then on, since it
+//! outlives its engine. A holder that is no more holds nothing. The directory is gone with a boot, as all holders are.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+
+use crate::error::Error;
+use crate::process;
+
+/// One for the host, whatever the data directory.
+const DIRECTORY: &str = "/run/cove-ids";
+
+#[derive(Debug)]
+pub struct Registry {
+    directory: PathBuf,
+}
+
+impl Registry {
+    pub fn of_the_host() -> Registry {
+        Registry { directory: DIRECTORY.into() }
+    }
+
+    /// Takes a range for this process; whether it was free.
+    pub fn take(&self, first: u32) -> Result<bool, Error> {
+        let path = self.path(first);
+        let _one = self.lock()?;
+        if holder(&path).is_some_and(|(pid, start)| process::start_time(pid) == Some(start)) {
+            return Ok(false);
+        }
+        self.write(&path, std::process::id())?;
+        Ok(true)
+    }
+
+    /// From now on the range is held by this process, as long as it lives.
+    pub fn hand_to(&self, first: u32, pid: u32) -> Result<(), Error> {
+        let path = self.path(first);
+        let _one = self.lock()?;
+        self.write(&path, pid)
+    }
+
+    pub fn give_back(&self, first: u32) {
+        // What stays is of a holder who is gone, and so of nobody.
+        let _ = fs::remove_file(self.path(first));
+    }
+
+    fn path(&self, first: u32) -> PathBuf {
+        self.directory.join(format!("{first:08x}"))
+    }
+
+    fn write(&self, path: &Path, pid: u32) -> Result<(), Error> {
+        let start = process::start_time(pid).unwrap_or(0);
+        let mut file = File::create(path).map_err(Error::file("make", path))?;
+        file.write_all(format!("{pid} {start}\n").as_bytes()).map_err(Error::file("write", path))
+    }
+
+    /// One engine looks and writes at a time.
+    fn lock(&self) -> Result<File, Error> {
+        let open = || File::open(&self.directory);
+        let opened = match open() {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let made = fs::DirBuilder::new().mode(0o700).create(&self.directory);
+                match made {
+                    Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+                    _ => open(),
+                }
+            }
+            other => other,
+        };
+        let directory = opened.map_err(Error::file("open", &self.directory))?;
+        let locked = rustix::io::retry_on_intr(|| rustix::fs::flock(&directory, FlockOperation::LockExclusive));
+        locked.map_err(|errno| Error::file("lock", &self.directory)(io::Error::from(errno)))?;
+        Ok(directory)
+    }
+}
+
+fn holder(path: &Path) -> Option<(u32, u64)> {
+    let text = fs::read_to_string(path).ok()?;
+    let (pid, start) = text.trim().split_once(' ')?;
+    Some((pid.parse().ok()?, start.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_one_holders_until_it_is_given_back_or_the_holder_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = || Registry { directory: folder.path().join("ids") };
+        let (one, other) = (registry(), registry());
+        assert!(one.take(7).unwrap());
+        assert!(!other.take(7).unwrap() && other.take(8).unwrap());
+        one.give_back(7);
+        assert!(other.take(7).unwrap());
+
+        let mut sandbox = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        other.hand_to(7, sandbox.id()).unwrap();
+        assert!(!one.take(7).unwrap(), "its engine may be gone, the sandbox is not");
+        sandbox.kill().unwrap();
+        sandbox.wait().unwrap();
+        assert!(one.take(7).unwrap());
+    }
+}
