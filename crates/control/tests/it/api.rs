@@ -88,6 +88,10 @@ async fn bad_input_is_told_by_name() {
         (json!({"provider": "moon"}), "provider: \"moon\" is not one of fake"),
         (json!({"network": {"allow": ["nonsense"]}}), "network.allow: `nonsense` is no egress target"),
         (json!({"timers": {"lifetime_seconds": 0}}), "lifetime_seconds: must be greater than 0"),
+        (json!({"timers": {"idle_seconds": u64::MAX}}), "idle_seconds: at most 1892160000, which is 60 years"),
+        (json!({"timers": [1, 2]}), "body: an object is wanted"),
+        (json!({"limits": {"pids": 1 << 30}}), "limits.pids: 4 to 4194304"),
+        (json!([]), "body: a JSON object is wanted"),
     ];
     for (body, expected) in cases {
         let answer = ask(&t, "POST", "/api/sandboxes", body).await;

@@ -88,6 +88,14 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T>
     }
 }
 
+/// For fields that are objects: a list would be taken for an object's fields in their order.
+pub fn object<'de, D: serde::Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<T, D::Error> {
+    match serde_json::Value::deserialize(from)? {
+        object @ serde_json::Value::Object(_) => serde_json::from_value(object).map_err(serde::de::Error::custom),
+        _ => Err(serde::de::Error::custom("an object is wanted")),
+    }
+}
+
 /// For fields where absent, `null` and a value are three things.
 pub fn maybe<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<Option<T>>, D::Error> {
     Ok(Some(Option::deserialize(from)?))

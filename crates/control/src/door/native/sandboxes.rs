@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::auth::Authenticated;
 use super::error::ApiError;
-use super::extract::{OptionalBody, Params, Path, within};
+use super::extract::{OptionalBody, Params, Path, object, within};
 use super::settings::TimersBody;
 use super::view::SandboxView;
 use crate::clock::Timestamp;
@@ -29,8 +29,11 @@ pub struct CreateSandbox {
     pub labels: BTreeMap<String, String>,
     /// What every process in it inherits.
     pub env: BTreeMap<String, String>,
+    #[serde(deserialize_with = "object")]
     pub limits: LimitsChange,
+    #[serde(deserialize_with = "object")]
     pub network: NetworkPolicy,
+    #[serde(deserialize_with = "object")]
     pub timers: TimersBody,
     /// Whom it is billed to: any word of your own.
     pub owner: Option<String>,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::auth::Authenticated;
 use super::error::ApiError;
-use super::extract::{OptionalBody, Params, Path, within};
+use super::extract::{OptionalBody, Params, Path, object, within};
 use super::preview::base_url;
 use super::sandboxes::CreateSandbox;
 use crate::clock::Timestamp;
@@ -29,6 +29,7 @@ pub struct CreateSession {
     /// A sandbox that is there already, by id or name; it outlives the session.
     sandbox_id: Option<String>,
     /// All else that a new sandbox can have.
+    #[serde(deserialize_with = "object")]
     sandbox: CreateSandbox,
 }
 
