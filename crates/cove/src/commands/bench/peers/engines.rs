@@ -94,7 +94,8 @@ fn podman(directory: &Path, skeleton: &Path) -> ContainerEngine {
     ];
     let line = line.map(str::to_owned).to_vec();
     // Its own limits are more than a host may allow it.
-    let root = ["--ulimit", "host", "--rootfs"].map(str::to_owned).into_iter();
+    let root =
+        ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024", "--rootfs"].map(str::to_owned).into_iter();
     ContainerEngine { line, root: root.chain([skeleton.display().to_string()]).collect(), image: None }
 }
 
