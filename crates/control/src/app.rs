@@ -64,6 +64,7 @@ struct Parts {
     pools: Pools,
     sessions: Live,
     http: reqwest::Client,
+    guarded: reqwest::Client,
 }
 
 impl App {
@@ -79,7 +80,7 @@ impl App {
         if !providers.contains_key(&config.provider) {
             return Err(Error::invalid("provider", format!("{:?} is not one that this server has", config.provider)));
         }
-        std::fs::create_dir_all(&config.data)
+        make_private_directory(&config.data)
             .map_err(|error| Error::internal(format!("make the data directory {}: {error}", config.data.display())))?;
         let objects = crate::archive::open(&config.archive, &config.data.join("archive"))?;
         let server = server_id(&config)?;
@@ -106,6 +107,7 @@ impl App {
             pools: Pools::default(),
             sessions: Live::default(),
             http: http_client()?,
+            guarded: crate::neighbourhood::guarded_client(config.private_targets.clone())?,
             config,
         }));
         app.make_first().await?;
@@ -262,8 +264,14 @@ impl App {
         &self.0.sessions
     }
 
+    /// Reaches whatever the server reaches: for what an operator asked for.
     pub(crate) fn http(&self) -> &reqwest::Client {
         &self.0.http
+    }
+
+    /// Reaches the open internet: for what a tenant asked for.
+    pub(crate) fn guarded_http(&self) -> &reqwest::Client {
+        &self.0.guarded
     }
 
     /// Told to end.
@@ -321,6 +329,12 @@ fn server_id(config: &Config) -> Result<String, Error> {
             Ok(id)
         }
     }
+}
+
+/// A directory that no other user of the host may enter; one that is there stays as its owner made it.
+pub fn make_private_directory(path: &std::path::Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 /// For its owner's eyes alone, from the first byte.

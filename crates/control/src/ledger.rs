@@ -19,6 +19,21 @@ pub struct Ledger {
     counts: Mutex<HashMap<String, Counts>>,
 }
 
+/// A place that is held while a start is being written; given back when it is dropped.
+pub struct Claim<'a> {
+    ledger: &'a Ledger,
+    organisation: String,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let mut counts = self.ledger.counts.lock().expect("no panic while held");
+        if let Some(count) = counts.get_mut(&self.organisation) {
+            count.running = count.running.saturating_sub(1);
+        }
+    }
+}
+
 fn counts_as(state: State) -> Counts {
     match state {
         State::Destroyed | State::Destroying => Counts { running: 0, all: 0 },
@@ -42,9 +57,14 @@ impl Ledger {
         Ok(())
     }
 
-    pub fn check_start(&self, organisation: &str, quota: &Quota) -> Result<(), Error> {
-        let counts = self.counts.lock().expect("no panic while held");
-        check_running(counts.get(organisation).copied().unwrap_or_default(), quota)
+    /// Takes a place for a sandbox that is to start, until its new state is written and counts by itself: of several that
+    /// ask at once no more get one than there are.
+    pub fn claim_start(&self, organisation: &str, quota: &Quota) -> Result<Claim<'_>, Error> {
+        let mut counts = self.counts.lock().expect("no panic while held");
+        let count = counts.entry(organisation.to_owned()).or_default();
+        check_running(*count, quota)?;
+        count.running += 1;
+        Ok(Claim { ledger: self, organisation: organisation.to_owned() })
     }
 
     pub fn moved(&self, organisation: &str, from: State, to: State) {

@@ -4,10 +4,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::serve::ListenerExt as _;
 use tokio::net::TcpListener;
 
-use crate::{App, Error, door, tls};
+use crate::{App, Error, connection, door};
 
 /// How long requests that are under way may take once the server is told to end.
 const GRACE: Duration = Duration::from_secs(10);
@@ -44,28 +43,22 @@ pub async fn run(
     app.readopt_pools().await?;
     app.begin();
     let router = door::router(app.clone());
-    // Small answers go out at once, not when the last one was acknowledged.
-    let plain = plain.tap_io(|stream| {
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "set TCP_NODELAY");
-        }
-    });
     let told = app.ending().clone();
     let ending = app.ending().clone();
     if let Some((listener, config)) = secure {
-        app.tasks().spawn(tls::serve(listener, config, router.clone(), app.ending().clone()));
+        app.tasks().spawn(connection::serve(listener, Some(config), router.clone(), app.ending().clone()));
     }
-    let serving = axum::serve(plain, router.into_make_service_with_connect_info::<std::net::SocketAddr>())
-        .with_graceful_shutdown(async move {
-            shutdown.await;
-            told.cancel();
-        });
+    tokio::spawn(async move {
+        shutdown.await;
+        told.cancel();
+    });
+    let serving = connection::serve(plain, None, router, app.ending().clone());
     let late = async {
         ending.cancelled().await;
         tokio::time::sleep(GRACE).await;
     };
     tokio::select! {
-        served = serving => served.map_err(|error| Error::internal(format!("serve: {error}")))?,
+        () = serving => {}
         () = late => tracing::warn!("some connections were still open at the end"),
     }
     app.shutdown().await;

@@ -1,5 +1,6 @@
 //! What goes to stdout: tables for people, JSON for programs, colour only where somebody looks.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
@@ -47,7 +48,7 @@ impl Rows {
     }
 
     fn cell(&self, text: &str, tone: Tone) -> Cell {
-        let cell = Cell::new(text);
+        let cell = Cell::new(plain(text).replace('\n', " "));
         match tone {
             _ if !self.colour => cell,
             Tone::Plain => cell,
@@ -64,12 +65,29 @@ impl Rows {
         }
         let text = self.table.to_string();
         let lines: Vec<_> = text.lines().map(str::trim_end).collect();
-        print(&lines.join("\n"))
+        write_line(&lines.join("\n"))
     }
 }
 
 /// A line, or several, to stdout.
 pub fn print(text: &str) -> Result<(), Complaint> {
+    write_line(&plain(text))
+}
+
+/// Names, labels, paths and causes can be a sandbox's words: what would steer the terminal is shown and not done, and so
+/// are marks that turn the direction of writing.
+fn plain(text: &str) -> Cow<'_, str> {
+    let steers = |c: char| {
+        c.is_control() && c != '\n' && c != '\t' || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if !text.contains(steers) {
+        return Cow::Borrowed(text);
+    }
+    let shown = |c: char| if steers(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
+    Cow::Owned(text.chars().map(shown).collect())
+}
+
+fn write_line(text: &str) -> Result<(), Complaint> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{text}")?;
     stdout.flush()?;
@@ -84,5 +102,18 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Complaint> {
 
 /// A word to the person, on stderr; if that is gone too there is nobody to tell.
 pub fn say(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    let _ = writeln!(io::stderr().lock(), "{}", plain(text));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sandboxs_words_do_not_steer_the_terminal() {
+        assert_eq!(plain("red\u{1b}[31m \u{9b}2J \u{202e}x\r"), "red\\u001b[31m \\u009b2J \\u202ex\\u000d");
+        assert_eq!(plain("ř 日本\n\ttwo"), "ř 日本\n\ttwo");
+        let json = serde_json::to_string(&serde_json::json!("\u{9b}2J")).unwrap();
+        assert_eq!(serde_json::from_str::<String>(&plain(&json)).unwrap(), "\u{9b}2J", "JSON stays the same JSON");
+    }
 }

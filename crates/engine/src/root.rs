@@ -22,6 +22,10 @@ use crate::spawner::wire::{AttachKind, Durability, Incoming, Launch, Overlay};
 /// Directories that the engine mounts on; made where a template lacks them.
 const MOUNT_POINTS: [&str; 3] = ["proc", "dev", "sys"];
 
+/// Terminals of one sandbox. All containers of a host share what `kernel.pty.max` leaves (3071 by default): without a
+/// maximum of its own one sandbox could take the terminals of all.
+const TERMINALS: &str = "128";
+
 /// What `/proc` hides: facts of the host, its memory, its keys, its controls. Docker's list, and `kallsyms`,
 /// `config.gz` and `partitions`, which tell an attacker what to aim at.
 const MASKED_FILES: [&str; 11] = [
@@ -318,7 +322,7 @@ fn mount_devices(launch: &Launch, root: BorrowedFd<'_>, devices: BorrowedFd<'_>)
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     // 5 is the group `tty` of every distribution.
     let terminal_group = (launch.first_id + 5).to_string();
-    let terminals = [("ptmxmode", "0666"), ("mode", "0620"), ("gid", terminal_group.as_str())];
+    let terminals = [("ptmxmode", "0666"), ("mode", "0620"), ("gid", terminal_group.as_str()), ("max", TERMINALS)];
     attach(new_filesystem("devpts", &terminals, attributes)?.as_fd(), root, "dev/pts")?;
     let (size, owner) = (launch.shared_memory.to_string(), launch.first_id.to_string());
     let shared = [("mode", "1777"), ("size", size.as_str()), ("uid", owner.as_str()), ("gid", owner.as_str())];

@@ -66,6 +66,27 @@ fn cannot_starve_another_sandbox_of_inotify() {
 }
 
 #[test]
+fn cannot_hold_more_socket_memory_than_the_limit_allows() {
+    let house = House::open();
+    let mut spec = house.spec();
+    spec.limits.memory = 128 << 20;
+    let id = house.engine.launch(&spec).unwrap().id;
+    // Datagrams and streams that nobody reads. Either the kernel takes no more of them, or the sandbox is over its limit.
+    let hoard = "import socket, time\nend, taken, kept = time.time() + 4, 0, []\n\
+        listener = socket.create_server(('127.0.0.1', 0))\n\
+        while time.time() < end and taken < 1 << 30 and len(kept) < 1000:\n\
+        \x20   a = socket.create_connection(listener.getsockname())\n    b, _ = listener.accept()\n    kept += [a, b]\n    a.setblocking(False)\n\
+        \x20   try:\n        while True: taken += a.send(bytes(65536))\n    except BlockingIOError: pass\n\
+        print(taken >> 20)";
+    let ran = house.run(&id, &format!("python3 - <<'END'\n{hoard}\nEND"));
+    let held: u64 = ran.stdout.trim().parse().unwrap_or(0);
+    assert!(held <= 128, "{held} MiB in sockets of a sandbox with 128 MiB: {ran:?}");
+    if house.engine.destroy(&id).is_ok() {
+        house.assert_empty();
+    }
+}
+
+#[test]
 fn no_two_sandboxes_have_one_range_of_ids_and_none_has_the_hosts() {
     let house = House::open();
     let ids = [house.launch(), house.launch(), house.launch()];

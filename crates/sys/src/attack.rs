@@ -29,6 +29,7 @@ pub const FORBIDDEN: &[Attempt] = &[
     attempt("add_key", libc::SYS_add_key, [NOWHERE, NOWHERE, NOWHERE, 0, -3]),
     attempt("request_key", libc::SYS_request_key, [NOWHERE, NOWHERE, NOWHERE, 0, 0]),
     attempt("userfaultfd", libc::SYS_userfaultfd, [0x7fff_0000, 0, 0, 0, 0]),
+    attempt("io_setup", libc::SYS_io_setup, [0, NOWHERE, 0, 0, 0]),
     attempt("io_uring_setup", libc::SYS_io_uring_setup, [0, NOWHERE, 0, 0, 0]),
     attempt("io_uring_enter", libc::SYS_io_uring_enter, [NO_FD, 0, 0, 0, 0]),
     attempt("io_uring_register", libc::SYS_io_uring_register, [NO_FD, 0, NOWHERE, 0, 0]),

@@ -13,7 +13,7 @@ use crate::{App, Error};
 
 /// The folder that archives go to where no other place is configured.
 pub fn folder(path: &Path) -> Result<Arc<dyn ObjectStore>, Error> {
-    std::fs::create_dir_all(path)
+    crate::app::make_private_directory(path)
         .map_err(|error| Error::internal(format!("make the archive folder {}: {error}", path.display())))?;
     let store = LocalFileSystem::new_with_prefix(path)
         .map_err(|error| Error::internal(format!("open the archive folder {}: {error}", path.display())))?;

@@ -93,6 +93,7 @@ pub const KEYS: &[Key] = &[
     key("archive.url", Kind::Text, "COVE_ARCHIVE_URL"),
     key("archive.endpoint", Kind::Text, "COVE_ARCHIVE_ENDPOINT"),
     key("archive.region", Kind::Text, "COVE_ARCHIVE_REGION"),
+    key("private_targets", Kind::Text, "COVE_PRIVATE_TARGETS"),
     key("log.filter", Kind::Text, "COVE_LOG"),
     key("log.json", Kind::Switch, "COVE_LOG_JSON"),
     shown(key("telemetry.endpoint", Kind::Text, "OTEL_EXPORTER_OTLP_ENDPOINT"), Shown::WithoutPassword),

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 
 pub use check::{Problem, check};
 pub use load::{Flag, Layers, Loaded, Origin};
+use cove_engine::spec::Target;
 use serde::{Deserialize, Serialize};
 
 use crate::key::Quota;
@@ -41,6 +42,26 @@ pub struct Config {
     pub archive: Archive,
     pub log: Log,
     pub telemetry: Telemetry,
+    /// Addresses and networks of the server's neighbourhood that tenants may reach, with commas between
+    /// (`10.1.0.0/16, 10.1.2.3:5432`); what is private and not named here is open to operators alone.
+    #[serde(with = "targets")]
+    pub private_targets: Vec<Target>,
+}
+
+/// Targets as people write them.
+mod targets {
+    use cove_engine::spec::Target;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(targets: &[Target], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&targets.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Target>, D::Error> {
+        let text = String::deserialize(from)?;
+        let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+        entries.map(|entry| entry.parse().map_err(serde::de::Error::custom)).collect()
+    }
 }
 
 /// A second socket, with TLS.
@@ -155,6 +176,7 @@ impl Default for Config {
             archive: Archive::default(),
             log: Log::default(),
             telemetry: Telemetry::default(),
+            private_targets: Vec::new(),
         }
     }
 }
@@ -173,5 +195,19 @@ impl Config {
             telemetry: Telemetry { endpoint: text(), ..Telemetry::default() },
             ..Config::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_targets_are_read_as_people_write_them() {
+        let config: Config = toml::from_str("private_targets = \"10.1.0.0/16, 10.2.3.4:5432\"").unwrap();
+        assert_eq!(config.private_targets[1].port, Some(5432));
+        assert_eq!(toml::from_str::<Config>(&toml::to_string(&config).unwrap()).unwrap().private_targets.len(), 2);
+        let error = toml::from_str::<Config>("private_targets = \"10.1.0.0/99\"").unwrap_err().to_string();
+        assert!(error.contains("`10.1.0.0/99` is no egress target"), "{error}");
     }
 }

@@ -6,6 +6,7 @@ pub mod native;
 mod observe;
 mod prometheus;
 mod relay;
+mod shield;
 
 use axum::Router;
 use axum::extract::State;

@@ -126,7 +126,7 @@ impl App {
         id_or_name: &str,
         network: NetworkPolicy,
     ) -> Result<Sandbox, Error> {
-        let engine = network.to_engine()?;
+        let engine = self.check_network(caller, &network)?;
         let sandbox = self.edit(caller, id_or_name, move |_, sandbox| {
             sandbox.network = network.clone();
             Ok(())

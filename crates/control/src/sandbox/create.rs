@@ -120,7 +120,7 @@ impl App {
             pool: None,
             generation: 0,
         };
-        sandbox.network.to_engine()?;
+        self.check_network(caller, &sandbox.network)?;
         Ok((sandbox, template))
     }
 

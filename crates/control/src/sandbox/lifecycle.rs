@@ -53,10 +53,6 @@ impl App {
     async fn ask(&self, caller: &Caller, id_or_name: &str, event: Event, what: &str) -> Result<Sandbox, Error> {
         caller.require(Scope::Write)?;
         let sandbox = self.sandbox(caller, id_or_name).await?;
-        if matches!(event, Event::Start | Event::Recover) && !sandbox.state.has_processes() {
-            let quota = self.quota(&caller.organisation).await?;
-            self.ledger().check_start(&caller.organisation, &quota)?;
-        }
         let changed = self.change_state(&sandbox.id, event, Cause::requested(what, self.now())).await?;
         self.audit(caller, action(event), sandbox.id.as_str());
         Ok(changed)
@@ -110,6 +106,13 @@ impl App {
             if step.state == sandbox.state && step.effect.is_none() {
                 return Ok((sandbox, None));
             }
+            // Whoever starts it, by name or by waking it.
+            let _place = if matches!(event, Event::Start | Event::Recover) && !sandbox.state.has_processes() {
+                let quota = self.quota(&sandbox.organisation).await?;
+                Some(self.ledger().claim_start(&sandbox.organisation, &quota)?)
+            } else {
+                None
+            };
             match self.write_state(&mut sandbox, step.state, cause.clone()).await? {
                 Written::Done => return Ok((sandbox, step.effect)),
                 Written::Overtaken => continue,

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::sandbox::{Listed, NewSandbox, State};
-use crate::{App, Caller, Error, random};
+use crate::{App, Caller, Error, Scope, random};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Session {
@@ -43,6 +43,7 @@ pub struct NewSession {
 
 impl App {
     pub async fn create_session(&self, caller: &Caller, mut new: NewSession) -> Result<Session, Error> {
+        caller.require(Scope::Write)?;
         // A session is come back to: its sandbox wakes for it.
         new.sandbox.timers.auto_resume.get_or_insert(true);
         let owns_sandbox = new.existing.is_none();
@@ -89,6 +90,7 @@ impl App {
     /// Ends the session; the sandbox goes with it where it was made for it. Journal and artifacts stay.
     pub async fn delete_session(&self, caller: &Caller, id: &str) -> Result<(), Error> {
         let session = self.session(caller, id).await?;
+        caller.require(Scope::Write)?;
         if session.owns_sandbox {
             match self.destroy(caller, &session.sandbox).await {
                 Ok(_) | Err(Error::NotFound { .. }) => {}

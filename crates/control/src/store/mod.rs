@@ -51,6 +51,13 @@ pub struct Store {
     writes: AnyPool,
 }
 
+/// Tokens and environments are in it: for the owner's eyes alone. SQLite gives its other files the same mode.
+fn keep_private(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+    let file = std::fs::OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+    file.set_permissions(std::fs::Permissions::from_mode(0o600))
+}
+
 /// What SQLite is told on every connection.
 const SQLITE_PRAGMAS: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA busy_timeout = 10000; \
      PRAGMA temp_store = MEMORY; PRAGMA cache_size = -16384; PRAGMA mmap_size = 268435456;";
@@ -58,6 +65,7 @@ const SQLITE_PRAGMAS: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = NO
 impl Store {
     /// The embedded database in a file, made if it is not there.
     pub async fn sqlite(path: &Path) -> Result<Store, Error> {
+        keep_private(path).map_err(|error| Error::internal(format!("open {}: {error}", path.display())))?;
         let path = percent_encoding::utf8_percent_encode(&path.to_string_lossy(), PATH).to_string();
         Store::open(&format!("sqlite://{path}?mode=rwc")).await
     }

@@ -2,13 +2,11 @@
 //! made on first use and that the operator's clients are told to trust.
 //!
 //! * [`authority`]: the local authority and the certificates it signs
-//! * [`serve`]: connections that begin with a handshake
 //!
 //! A wildcard must have two labels after it or clients refuse it, so where the domain is a single word (`localhost`)
 //! names are below `cove.` of it.
 
 pub mod authority;
-pub mod serve;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +16,6 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 pub use authority::Authority;
-pub use serve::serve;
 
 /// In a request's extensions: it came through TLS of ours.
 #[derive(Debug, Clone, Copy)]

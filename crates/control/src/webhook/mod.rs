@@ -12,11 +12,13 @@ use sha2::Sha256;
 use crate::clock::Timestamp;
 use crate::event::{Event, EventFilter};
 use crate::job::NewJob;
-use crate::{App, Caller, Error, Scope, random};
+use crate::{App, Caller, Error, Scope, neighbourhood, random};
 
 /// How long a receiver may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 const CURSOR: &str = "webhooks";
+/// Every event is a delivery to each: one organisation must not fill the queue of all.
+const MOST: usize = 32;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Webhook {
@@ -28,6 +30,19 @@ pub struct Webhook {
     /// What deliveries are signed with.
     pub secret: String,
     pub created_at: Timestamp,
+    #[serde(default)]
+    pub reach: Reach,
+}
+
+/// Where deliveries may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reach {
+    /// The open internet, as for all that tenants ask for.
+    #[default]
+    Public,
+    /// The server's neighbourhood too: an operator made it.
+    Anywhere,
 }
 
 impl Webhook {
@@ -49,8 +64,17 @@ impl App {
     pub async fn create_webhook(&self, caller: &Caller, url: &str, kinds: Vec<String>) -> Result<Webhook, Error> {
         caller.require(Scope::Admin)?;
         let parsed = reqwest::Url::parse(url).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
-        if parsed.is_none() || url.len() > 2048 {
+        let Some(parsed) = parsed.filter(|_| url.len() <= 2048) else {
             return Err(Error::invalid("url", "an http or https URL"));
+        };
+        let reach = if caller.may(Scope::Operator) { Reach::Anywhere } else { Reach::Public };
+        if reach == Reach::Public {
+            neighbourhood::check_url(&self.config().private_targets, &parsed).map_err(|reason| {
+                Error::Forbidden(format!("url: {reason}; only an operator's webhook may go there"))
+            })?;
+        }
+        if self.store().webhooks(Some(&caller.organisation)).await?.len() >= MOST {
+            return Err(Error::Quota { message: format!("an organisation has at most {MOST} webhooks") });
         }
         let webhook = Webhook {
             id: random::id("hook"),
@@ -59,6 +83,7 @@ impl App {
             kinds,
             secret: random::token(),
             created_at: self.now(),
+            reach,
         };
         if self.store().cursor(CURSOR).await?.is_none() {
             self.store().set_cursor(CURSOR, self.store().last_event().await?).await?;
@@ -109,8 +134,16 @@ impl App {
         let Some(webhook) = self.store().webhook(&job.subject).await? else { return Ok(()) };
         let body = serde_json::to_vec(&job.payload).map_err(Error::internal)?;
         let failed = |reason: String| Error::internal(format!("deliver to {}: {reason}", webhook.url));
-        let answer = self
-            .http()
+        let client = match webhook.reach {
+            Reach::Anywhere => self.http(),
+            Reach::Public => {
+                // The configuration may have changed since it was made.
+                let url = reqwest::Url::parse(&webhook.url).map_err(|error| failed(error.to_string()))?;
+                neighbourhood::check_url(&self.config().private_targets, &url).map_err(failed)?;
+                self.guarded_http()
+            }
+        };
+        let answer = client
             .post(&webhook.url)
             .header("content-type", "application/json")
             .header("cove-webhook-id", &webhook.id)

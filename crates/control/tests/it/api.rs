@@ -15,6 +15,10 @@ pub struct Answer {
 }
 
 impl Answer {
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
+    }
+
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.bytes).unwrap_or(Value::Null)
     }
@@ -27,7 +31,16 @@ pub async fn call(t: &TestApp, key: &str, method: &str, path: &str, body: impl I
         .header("authorization", format!("Bearer {key}"))
         .body(body.into())
         .unwrap();
-    let response = door::router(t.app.clone()).oneshot(request).await.unwrap();
+    answer(door::router(t.app.clone()).oneshot(request).await.unwrap()).await
+}
+
+/// Without a key, at a host name.
+pub async fn at_host(t: &TestApp, host: &str, method: &str, path: &str) -> Answer {
+    let request = Request::builder().method(method).uri(path).header("host", host).body(Body::empty()).unwrap();
+    answer(door::router(t.app.clone()).oneshot(request).await.unwrap()).await
+}
+
+async fn answer(response: axum::response::Response) -> Answer {
     let (parts, body) = response.into_parts();
     let bytes = axum::body::to_bytes(body, usize::MAX).await.unwrap().to_vec();
     Answer { status: parts.status, headers: parts.headers, bytes }

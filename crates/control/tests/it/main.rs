@@ -2,6 +2,7 @@
 
 mod api;
 mod capacity;
+mod borders;
 mod contract;
 mod harness;
 mod lifecycle;

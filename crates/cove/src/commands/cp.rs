@@ -4,7 +4,7 @@
 //! trusted, and an archive of its making could hold devices, set-uid programs, or paths that lead elsewhere.
 
 use std::io::Write;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 use std::process::Stdio;
 
 use clap::Args;
@@ -17,6 +17,7 @@ use tokio::io::AsyncReadExt;
 use crate::client::sandbox::path as sandbox_path;
 use crate::client::{Client, block_on, query_string};
 use crate::complaint::Complaint;
+use crate::landing::Landing;
 use crate::progress::Bytes;
 
 /// Copy files and folders into a sandbox and out of it
@@ -158,13 +159,18 @@ impl Inside<'_> {
             return self.get_bytes(from, &mut std::io::stdout().lock()).await;
         }
         let name = Path::new(from).file_name().and_then(|name| name.to_str()).unwrap_or("files");
-        let local = PathBuf::from(to);
-        let local = if local.is_dir() { local.join(name) } else { local };
+        let folder = Path::new(to);
+        let local = if folder.is_dir() { folder.join(name) } else { folder.to_owned() };
         if self.is_directory(from).await? {
             return self.get_folder(from, &local).await;
         }
-        let mut file = std::fs::File::create(&local)
-            .map_err(|error| Complaint::failed(format!("make {}: {error}", local.display())))?;
+        // Under the sandbox's own name for it no link is followed; a path that was written out is its writer's.
+        let file = if folder.is_dir() {
+            Landing::at(folder).and_then(|landing| landing.file(Path::new(name)))
+        } else {
+            std::fs::File::create(&local)
+        };
+        let mut file = file.map_err(|error| Complaint::failed(format!("make {}: {error}", local.display())))?;
         self.get_bytes(from, &mut file).await
     }
 
@@ -187,28 +193,26 @@ impl Inside<'_> {
         const DEEPEST: &str = "64";
         let entries: Vec<Entry> = self.client.get(&self.call("", &[("path", from), ("depth", DEEPEST)])?).await?;
         let root: Entry = self.client.get(&self.call("/stat", &[("path", from)])?).await?;
-        std::fs::create_dir_all(to).map_err(|error| Complaint::failed(format!("make {}: {error}", to.display())))?;
+        let failed =
+            |path: &Path, error: std::io::Error| Complaint::failed(format!("make {}: {error}", path.display()));
+        let landing = Landing::at(to).map_err(|error| failed(to, error))?;
         let mut links = Vec::new();
         for entry in &entries {
             let Some(relative) = below(&root.path, &entry.path) else { continue };
             let local = to.join(relative);
             match entry.kind.as_str() {
-                "directory" => std::fs::create_dir_all(&local)?,
+                "directory" => landing.directory(relative).map(drop).map_err(|error| failed(&local, error))?,
                 "file" => {
-                    if let Some(parent) = local.parent() {
-                        std::fs::create_dir_all(parent)?;
-                    }
-                    let mut file = std::fs::File::create(&local)?;
+                    let mut file = landing.file(relative).map_err(|error| failed(&local, error))?;
                     self.get_bytes(&entry.path, &mut file).await?;
                     set_mode(&file, &entry.mode)?;
                 }
-                "symlink" => links.extend(entry.target.as_ref().map(|target| (local, target))),
+                "symlink" => links.extend(entry.target.as_ref().map(|target| (relative, target))),
                 _ => crate::render::say(&format!("cove: {} is no file, folder or link: left out", entry.path)),
             }
         }
-        for (local, target) in links {
-            std::os::unix::fs::symlink(target, &local)
-                .map_err(|error| Complaint::failed(format!("make the link {}: {error}", local.display())))?;
+        for (relative, target) in links {
+            landing.link(relative, target).map_err(|error| failed(&to.join(relative), error))?;
         }
         Ok(())
     }

@@ -51,7 +51,7 @@ async fn serve_until_told(config: Config) -> Result<(), Complaint> {
         }
     })?;
     let address = listener.local_addr()?;
-    std::fs::create_dir_all(&config.data)
+    cove_control::app::make_private_directory(&config.data)
         .map_err(|error| Complaint::failed(format!("make the data directory {}: {error}", config.data.display())))?;
     let store = match &config.database_url {
         Some(url) => Store::open(url).await,

@@ -60,6 +60,7 @@ probes! {
     cannot_use_kernel_keys
     cannot_use_userfaultfd
     cannot_use_io_uring
+    cannot_use_up_the_hosts_asynchronous_io
     cannot_load_kernel_modules
     cannot_replace_the_kernel
     cannot_reboot
@@ -102,6 +103,7 @@ probes! {
     cannot_open_crypto_sockets
     cannot_open_vm_sockets
     cannot_open_rare_socket_families
+    cannot_open_rare_protocols
     cannot_speak_netfilter
     cannot_send_datagrams_around_the_proxy
     cannot_see_host_processes
@@ -122,5 +124,6 @@ probes! {
     cannot_raise_its_priority
     cannot_shield_itself_from_the_oom_killer
     cannot_type_into_terminals
+    cannot_take_the_terminals_of_all
     cannot_see_its_cgroup_path
 }

@@ -22,6 +22,8 @@ use crate::spec::Limits;
 
 /// Bandwidth is measured out per so many microseconds; the kernel's own default.
 const QUOTA_PERIOD: u64 = 100_000;
+/// Enough for a few hundred busy connections of the smallest sandbox.
+const LEAST_SOCKET_MEMORY: u64 = 16 << 20;
 
 /// The weight a new group has.
 const ONE_PROCESSOR: u64 = 1024;
@@ -173,6 +175,7 @@ impl Tree {
 
     pub(super) fn set(&self, name: &str, limits: &Limits, seat: Option<&Seat>, fresh: Fresh) -> Result<(), Error> {
         self.set_memory(name, limits.memory, fresh)?;
+        self.set_socket_memory(name, limits.memory)?;
         let cpu = self.cpu.join(name);
         let shares = shares(limits.cpus);
         if fresh == Fresh::No || shares != ONE_PROCESSOR {
@@ -215,6 +218,14 @@ impl Tree {
             }
             _ => error,
         })
+    }
+
+    /// What sockets hold is not part of `memory.limit_in_bytes` here, other than in v2: without this a sandbox of 128 MiB
+    /// holds gigabytes, and all that `tcp_mem` leaves to the whole host.
+    fn set_socket_memory(&self, name: &str, memory: u64) -> Result<(), Error> {
+        let file = self.memory.join(name).join("memory.kmem.tcp.limit_in_bytes");
+        // A kernel without CONFIG_INET's accounting has no such file.
+        if file.exists() { file::write(&file, &(memory / 8).max(LEAST_SOCKET_MEMORY).to_string()) } else { Ok(()) }
     }
 
     /// Opens a group for those who join it.

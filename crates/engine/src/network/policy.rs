@@ -87,6 +87,25 @@ pub fn decide(policy: &Egress, destination: &Destination) -> Decision {
     }
 }
 
+/// The built-in refusal that this entry of `allow` lifts; nothing for one that opens no more than the internet.
+pub fn opens(entry: &Target, place: Place) -> Option<Class> {
+    let address = ranges::meant(entry.address);
+    if place == Place::ThisHost && entry.prefix == width(entry.address) {
+        return Some(Class::Host);
+    }
+    // 6to4 and the like may wrap a private address at any prefix: what is wrapped is refused by `check`.
+    let (_, prefix, class) = ranges::special(address)?;
+    (entry.prefix >= prefix || address != entry.address).then_some(class)
+}
+
+/// Whether all that `entry` names is named by `other` too.
+pub fn lies_within(entry: &Target, other: &Target) -> bool {
+    width(entry.address) == width(other.address)
+        && entry.prefix >= other.prefix
+        && masked(entry.address, other.prefix) == masked(other.address, other.prefix)
+        && other.port.is_none_or(|only| entry.port == Some(only))
+}
+
 /// Whether names may be asked of this resolver. A policy that names a resolver wants it asked, whatever it says of other
 /// traffic; but a resolver is no way around the built-in refusals.
 pub fn may_resolve_at(policy: &Egress, resolver: IpAddr, place: Place) -> Decision {

@@ -140,3 +140,27 @@ fn a_policy_that_cannot_be_meant_is_refused() {
     long.allow[0].prefix = 64;
     assert!(check(&long).unwrap_err().contains("longer than the address"));
 }
+
+#[test]
+fn an_entry_that_opens_what_is_refused_by_itself_is_known() {
+    let opened = |text: &str| opens(&text.parse().unwrap(), Place::Elsewhere);
+    assert_eq!(opened("169.254.169.254"), Some(Class::LinkLocal));
+    assert_eq!(opened("10.0.0.0/8"), Some(Class::Private));
+    assert_eq!(opened("10.1.0.0/16:443"), Some(Class::Private));
+    assert_eq!(opened("fd00::/8"), Some(Class::Private));
+    // These open the internet and none of what lies inside them.
+    assert_eq!(opened("0.0.0.0/0"), None);
+    assert_eq!(opened("8.0.0.0/5"), None);
+    assert_eq!(opened("1.2.3.4"), None);
+    assert_eq!(opens(&"1.2.3.4:22".parse().unwrap(), Place::ThisHost), Some(Class::Host));
+}
+
+#[test]
+fn an_entry_lies_within_a_wider_one_with_its_port_or_any() {
+    let within = |entry: &str, other: &str| lies_within(&entry.parse().unwrap(), &other.parse().unwrap());
+    assert!(within("10.1.2.3:443", "10.1.0.0/16"));
+    assert!(within("10.1.2.3:443", "10.1.0.0/16:443"));
+    assert!(!within("10.1.2.3", "10.1.0.0/16:443"));
+    assert!(!within("10.0.0.0/8", "10.1.0.0/16"));
+    assert!(!within("10.2.0.1", "10.1.0.0/16"));
+}

@@ -198,6 +198,13 @@ mod tests {
         assert_eq!(call(socket, 16, 3, 12), EAFNOSUPPORT, "netlink for netfilter");
         assert_eq!(call(socket, 38, 5, 0), EAFNOSUPPORT, "AF_ALG");
         assert_eq!(call(socket, 40, 1, 0), EAFNOSUPPORT, "AF_VSOCK");
+        assert_eq!(call(socket, 10, 2, 17), ALLOW, "UDP by name");
+        assert_eq!(call(socket, 2, 1, 132), EAFNOSUPPORT, "SCTP");
+        assert_eq!(call(socket, 10, 1, 262), EAFNOSUPPORT, "MPTCP");
+        assert_eq!(call(54, 3, 6, 31), ERRNO | 92, "TCP_ULP");
+        assert_eq!(call(54, 3, 6, 1), ALLOW, "TCP_NODELAY");
+        assert_eq!(call(ioctl, 0, 0x5423, 0), EPERM, "TIOCSETD");
+        assert_eq!(call(206, 1, 0, 0), ENOSYS, "io_setup");
         assert_eq!(call(clone, 0x0120_0011, 0, 0), ALLOW, "a fork");
         assert_eq!(call(clone, 0x1000_0011, 0, 0), EPERM, "a new user namespace");
         assert_eq!(call(ioctl, 0, 0x5401, 0), ALLOW, "TCGETS");

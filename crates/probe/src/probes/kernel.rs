@@ -37,6 +37,11 @@ pub const PROBES: &[Probe] = &[
         run: refuses!("io_uring_setup", "io_uring_enter", "io_uring_register"),
     },
     Probe {
+        name: "cannot_use_up_the_hosts_asynchronous_io",
+        meaning: "a number that counts for the whole host, all taken by one sandbox",
+        run: refuses!("io_setup"),
+    },
+    Probe {
         name: "cannot_load_kernel_modules",
         meaning: "code in the kernel",
         run: refuses!("init_module", "finit_module", "delete_module"),

@@ -45,6 +45,11 @@ pub const PROBES: &[Probe] = &[
         run: rare_families,
     },
     Probe {
+        name: "cannot_open_rare_protocols",
+        meaning: "modules that the host loads for whoever asks",
+        run: rare_protocols,
+    },
+    Probe {
         name: "cannot_speak_netfilter",
         meaning: "the redirect of its own traffic lifted",
         run: |_| must_fail("socket NETLINK_NETFILTER", attack::socket(16, 3, 12)),
@@ -138,6 +143,18 @@ fn rare_families(_: &Canaries) -> Outcome {
     each([3, 9, 21, 15, 23, 26, 29, 30, 31, 41, 42, 43, 44].map(|family| match attack::socket(family, 2, 0) {
         Ok(()) => not_held(format!("socket family {family} is allowed")),
         Err(error) => held(format!("socket family {family}: {error}")),
+    }))
+}
+
+fn rare_protocols(_: &Canaries) -> Outcome {
+    // SCTP as stream and as packets, DCCP, L2TP, UDP-Lite, SMC, MPTCP; over IPv4 and IPv6.
+    let protocols = [(1, 132), (5, 132), (6, 33), (2, 115), (2, 136), (1, 256), (1, 262)];
+    each([2, 10].into_iter().flat_map(|family| {
+        protocols.map(|(kind, protocol)| match attack::socket(family, kind, protocol) {
+            Err(error) if error.raw_os_error() == Some(97) => held(format!("protocol {protocol}: {error}")),
+            Err(error) => not_held(format!("protocol {protocol} reached the kernel: {error}")),
+            Ok(()) => not_held(format!("protocol {protocol} of family {family} is allowed")),
+        })
     }))
 }
 

@@ -74,6 +74,11 @@ pub const PROBES: &[Probe] = &[
         meaning: "commands put into somebody's shell (TIOCSTI)",
         run: type_into_terminal,
     },
+    Probe {
+        name: "cannot_take_the_terminals_of_all",
+        meaning: "no sandbox of the host gets a terminal any more",
+        run: take_terminals,
+    },
     Probe { name: "cannot_see_its_cgroup_path", meaning: "the host's layout", run: cgroup_path },
 ];
 
@@ -216,6 +221,19 @@ fn type_into_terminal(_: &Canaries) -> Outcome {
         Ok(terminal) => must_fail("TIOCSTI", attack::type_into(terminal.as_fd())),
         Err(error) => not_applicable(format!("no terminal to be had: {error}")),
     }
+}
+
+fn take_terminals(_: &Canaries) -> Outcome {
+    const PLENTY: usize = 256;
+    let mut taken = Vec::new();
+    while taken.len() < PLENTY {
+        match fs::OpenOptions::new().read(true).write(true).open("/dev/ptmx") {
+            Ok(terminal) => taken.push(terminal),
+            Err(error) if taken.is_empty() => return not_applicable(format!("no terminal to be had: {error}")),
+            Err(error) => return held(format!("{} terminals, then {error}", taken.len())),
+        }
+    }
+    not_held(format!("{PLENTY} terminals and no end"))
 }
 
 fn cgroup_path(_: &Canaries) -> Outcome {

@@ -4,7 +4,7 @@
 use axum::Router;
 use axum::extract::{FromRequestParts, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::Response;
 use tower::ServiceExt as _;
 
@@ -16,7 +16,7 @@ use super::toolbox::Machine;
 use crate::guest::Guest;
 use crate::sandbox::Sandbox;
 use crate::sandbox::state::Denied;
-use crate::{Caller, Error};
+use crate::{Caller, Error, Scope};
 
 pub const TOKEN_HEADER: &str = "x-daytona-preview-token";
 pub const TOKEN_QUERY: &str = "DAYTONA_SANDBOX_AUTH_KEY";
@@ -29,7 +29,7 @@ pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())
 }
 
-/// A caller whose key was checked, for the control plane's handlers. An organisation header is ignored: the key says
+/// A caller whose key was checked and counted, for the control plane's handlers. An organisation header is ignored: the key says
 /// whose it is, and one SDK call puts something else there.
 pub struct Authenticated(pub Caller);
 
@@ -38,7 +38,9 @@ impl FromRequestParts<Door> for Authenticated {
 
     async fn from_request_parts(parts: &mut Parts, door: &Door) -> Result<Self, Problem> {
         let key = bearer(&parts.headers).ok_or_else(unauthorised)?;
-        Ok(Authenticated(door.app.authenticate(key).await?))
+        let caller = door.app.authenticate(key).await?;
+        door.app.admit(&caller).await?;
+        Ok(Authenticated(caller))
     }
 }
 
@@ -115,7 +117,9 @@ async fn admit(door: &Door, id: &str, request: &Parts) -> Answer<(Sandbox, Guest
     let app = &door.app;
     if let Some(key) = bearer(&request.headers) {
         let caller = app.authenticate(key).await?;
+        app.admit(&caller).await?;
         let sandbox = app.sandbox(&caller, id).await?;
+        caller.require(needed(request))?;
         return reach(door, sandbox, request).await;
     }
     // Not theirs and not there look the same to somebody without a key.
@@ -126,6 +130,12 @@ async fn admit(door: &Door, id: &str, request: &Parts) -> Answer<(Sandbox, Guest
         return reach(door, sandbox, request).await;
     }
     Err(unauthorised())
+}
+
+/// What a key must be good for: an upgraded connection is a terminal or an interpreter, whatever its method.
+fn needed(request: &Parts) -> Scope {
+    let looks = matches!(request.method, Method::GET | Method::HEAD) && !request.headers.contains_key(header::UPGRADE);
+    if looks { Scope::Read } else { Scope::Write }
 }
 
 /// Whether the URL itself is the right to this one file.

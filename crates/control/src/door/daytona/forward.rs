@@ -6,6 +6,7 @@ use axum::response::Response;
 
 use super::problem::{Answer, Problem, Speaker};
 use crate::door::relay::{self, Broken, Host};
+use crate::door::shield;
 use crate::guest::Guest;
 
 /// `below` is the path that the application's own root has outside: its redirects are put there.
@@ -18,6 +19,7 @@ pub async fn to_port(guest: &Guest, port: u16, below: &str, request: Request) ->
         Broken::TooSlow(_) => problem(StatusCode::GATEWAY_TIMEOUT, "GATEWAY_TIMEOUT", &broken),
     })?;
     put_redirect_below(answer.headers_mut(), below);
+    shield::below(below, answer.headers_mut());
     Ok(answer)
 }
 

@@ -11,6 +11,7 @@ use super::problem::{Answer, Problem};
 use super::query::Pairs;
 use super::token::{Memory, same};
 use super::{Door, forward};
+use crate::Scope;
 use crate::sandbox::Sandbox;
 
 struct Target {
@@ -73,7 +74,10 @@ async fn admit(door: &Door, target: &Target, headers: &HeaderMap, pairs: &Pairs)
         Some(key) => {
             let caller = door.app.authenticate(key).await?;
             // Another organisation's key opens nothing.
-            Ok(door.app.sandbox(&caller, sandbox.id.as_str()).await?)
+            let sandbox = door.app.sandbox(&caller, sandbox.id.as_str()).await?;
+            // What listens there may do anything that it is asked to.
+            caller.require(Scope::Write)?;
+            Ok(sandbox)
         }
         None => Err(unauthorised()),
     }

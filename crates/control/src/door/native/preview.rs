@@ -15,10 +15,10 @@ use super::auth::Authenticated;
 use super::error::ApiError;
 use super::extract::{Params, Path};
 use crate::clock::{Timestamp, after};
-use crate::door::relay;
+use crate::door::{relay, shield};
 use crate::guest::{Guest, GuestError};
 use crate::sandbox::Sandbox;
-use crate::{App, Error};
+use crate::{App, Error, Scope};
 
 const TOKEN: &str = "cove_token";
 
@@ -54,6 +54,8 @@ pub async fn link(
 ) -> Result<Json<Link>, ApiError> {
     check_port(port)?;
     let sandbox = app.sandbox(&caller, &id).await?;
+    // What listens there may do anything that it is asked to.
+    caller.require(Scope::Write)?;
     let seconds = query.expires_in_seconds.unwrap_or(3600);
     if !(1..=604_800).contains(&seconds) {
         return Err(Error::invalid("expires_in_seconds", "1 to 604800").into());
@@ -160,6 +162,8 @@ async fn admit(app: &App, id: &str, port: u16, headers: &HeaderMap, uri: &Uri) -
     if let Some(key) = key
         && let Ok(caller) = app.authenticate(key).await
     {
+        app.sandbox(&caller, id).await?;
+        caller.require(Scope::Write)?;
         return app.reach(&caller, id).await;
     }
     // Without the right it is not there at all.
@@ -184,22 +188,21 @@ fn cookie(headers: &HeaderMap) -> Option<&str> {
 }
 
 async fn forward(guest: &Guest, port: u16, path: &str, mut request: Request) -> Result<Response, Error> {
-    let prefix = request.uri().path().strip_suffix(path).unwrap_or_default().to_owned();
+    // The router has taken our own prefix off; a browser has not.
+    let prefix = format!("/api{}", request.uri().path().strip_suffix(path).unwrap_or_default());
     let link = signed_link(request.uri());
     prepare(&mut request, path);
     let mut answer = relay::to_port(guest, port, relay::Host::AsSent, request).await.map_err(GuestError::from)?;
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
         return Ok(answer);
     }
+    shield::below(&prefix, answer.headers_mut());
     if let Some(token) = link {
         let cookie = format!("{TOKEN}={token}; Path={prefix}; HttpOnly; SameSite=Lax");
         if let Ok(cookie) = HeaderValue::from_str(&cookie) {
             answer.headers_mut().append(header::SET_COOKIE, cookie);
         }
     }
-    // What a sandbox says must not act in the name of this origin.
-    let policy = HeaderValue::from_static("sandbox allow-scripts allow-forms");
-    answer.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
     Ok(answer)
 }
 

@@ -45,6 +45,7 @@ pub async fn preview(
 ) -> Answer<Json<Value>> {
     let port = checked(port)?;
     let sandbox = door.app.sandbox(&caller, &id).await?;
+    caller.require(Scope::Write)?;
     // A link to a port is handed on; it must not open the toolbox.
     let token = if port == TOOLBOX_PORT { &sandbox.access_token } else { &sandbox.traffic_token };
     let url = origin.preview(sandbox.id.as_str(), port);

@@ -55,7 +55,8 @@ pub async fn v1(
 ) -> Result<Response, ApiError> {
     let wanted: Wanted = body(&bytes)?;
     // Clients from before tokens existed say nothing and send none.
-    let secure = wanted.secure.unwrap_or(false);
+    // Who says nothing gets the daemon with its token: an id alone, which every preview shows, must not open it.
+    let secure = wanted.secure.unwrap_or(true);
     create(&app, &caller, (&uri, &headers), wanted, TIMEOUT_V1, secure).await
 }
 

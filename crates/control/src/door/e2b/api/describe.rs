@@ -7,9 +7,9 @@ use super::super::envd;
 use super::super::error::ApiError;
 use super::super::facts::Facts;
 use super::{By, domain, find};
-use crate::App;
 use crate::clock::Timestamp;
 use crate::sandbox::{self, Expiry, Sandbox};
+use crate::{App, Caller, Scope};
 
 /// Long dead in the dialect, and required.
 const CLIENT: &str = "cove";
@@ -69,11 +69,12 @@ pub fn listed(sandbox: &Sandbox) -> Value {
     })
 }
 
-fn detail(sandbox: &Sandbox, domain: &str) -> Value {
+/// The token acts inside the sandbox: who may only look is not told.
+fn detail(sandbox: &Sandbox, caller: &Caller, domain: &str) -> Value {
     let facts = Facts::of(sandbox);
     let mut told = listed(sandbox);
     told["domain"] = json!(domain);
-    if facts.secure {
+    if facts.secure && caller.may(Scope::Write) {
         told["envdAccessToken"] = json!(sandbox.access_token);
     }
     if let Some(allowed) = facts.allow_internet_access {
@@ -110,7 +111,7 @@ pub async fn one(
     request: http::Request<axum::body::Body>,
 ) -> Result<axum::Json<Value>, ApiError> {
     let sandbox = find(&app, &caller, &id).await?;
-    Ok(axum::Json(detail(&sandbox, &domain(&app, request.headers(), request.uri()))))
+    Ok(axum::Json(detail(&sandbox, &caller, &domain(&app, request.headers(), request.uri()))))
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ pub fn router(app: App) -> Router {
         .with_state(app)
 }
 
-/// Who calls: the key of the request, checked.
+/// Who calls: the key of the request, checked and counted.
 pub struct By(pub Caller);
 
 impl FromRequestParts<App> for By {
@@ -68,10 +68,12 @@ impl FromRequestParts<App> for By {
         let Some(secret) = secret(&parts.headers) else {
             return Err(plain(StatusCode::UNAUTHORIZED, "no API key: send it in the X-API-Key header"));
         };
-        match app.authenticate(secret).await {
-            Ok(caller) => Ok(By(caller)),
-            Err(error) => Err(ApiError::from(error).into_response()),
-        }
+        let admitted = async {
+            let caller = app.authenticate(secret).await?;
+            app.admit(&caller).await?;
+            Ok(By(caller))
+        };
+        admitted.await.map_err(|error: Error| ApiError::from(error).into_response())
     }
 }
 

@@ -37,6 +37,7 @@ pub async fn answer(envd: &Envd, user: Option<&str>, query: &Query, parts: &Part
 
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::VARY, HeaderValue::from_static("Accept-Encoding"));
     headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     if let Ok(disposition) = HeaderValue::from_str(&disposition(&entry.name)) {

@@ -1,0 +1,182 @@
+//! Connections: taken, maybe shaken hands with, and served by the doors.
+//!
+//! Whoever connects has proved nothing yet, so nothing waits for them without end: not for a handshake, not for a first
+//! request, not for the rest of a header.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use http::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+use crate::tls::Secure;
+
+/// A client that has not shaken hands by then is dropped.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// A request's header must be there by then, the first from the beginning on, others from the end of the one before:
+/// longer than clients keep an unused connection.
+const HEADER: Duration = Duration::from_secs(75);
+
+/// An HTTP/2 client that answers no ping is gone.
+const PING: Duration = Duration::from_secs(30);
+
+/// Requests of one HTTP/2 connection at a time.
+const STREAMS: u32 = 250;
+
+/// The kernel is out of something: waiting is all that helps.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves until told to end, then waits for the requests under way. With TLS where there is a configuration for it.
+pub async fn serve(
+    listener: TcpListener,
+    secure: Option<Arc<ServerConfig>>,
+    router: Router,
+    ending: CancellationToken,
+) {
+    serve_patiently(listener, secure, router, ending, HEADER).await;
+}
+
+async fn serve_patiently(
+    listener: TcpListener,
+    secure: Option<Arc<ServerConfig>>,
+    router: Router,
+    ending: CancellationToken,
+    patience: Duration,
+) {
+    let acceptor = secure.map(TlsAcceptor::from);
+    let graceful = GracefulShutdown::new();
+    loop {
+        let (stream, peer) = tokio::select! {
+            () = ending.cancelled() => break,
+            accepted = listener.accept() => match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "accept a connection");
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+            },
+        };
+        // Small answers go out at once, not when the last one was acknowledged.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%peer, %error, "set TCP_NODELAY");
+        }
+        let watcher = graceful.watcher();
+        let (acceptor, router) = (acceptor.clone(), router.clone());
+        tokio::spawn(async move {
+            match acceptor {
+                None => talk(stream, Known { peer, secure: None }, router, watcher, patience).await,
+                Some(acceptor) => {
+                    if let Some(stream) = shake_hands(acceptor, stream, peer).await {
+                        let known = Known { peer, secure: Some(Secure) };
+                        talk(stream, known, router, watcher, patience).await;
+                    }
+                }
+            }
+        });
+    }
+    // Whoever connects from now on is told at once.
+    drop(listener);
+    graceful.shutdown().await;
+}
+
+/// What doors read of a connection: who is there, and whether nobody else listens.
+#[derive(Clone, Copy)]
+struct Known {
+    peer: SocketAddr,
+    secure: Option<Secure>,
+}
+
+async fn talk<S>(stream: S, known: Known, router: Router, watcher: Watcher, patience: Duration)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let Known { peer, secure } = known;
+    let begun = Arc::new(AtomicBool::new(false));
+    let service = {
+        let begun = Arc::clone(&begun);
+        service_fn(move |mut request: Request<Incoming>| {
+            begun.store(true, Ordering::Relaxed);
+            request.extensions_mut().insert(ConnectInfo(peer));
+            secure.map(|secure| request.extensions_mut().insert(secure));
+            router.clone().oneshot(request.map(Body::new))
+        })
+    };
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(patience);
+    builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING).max_concurrent_streams(STREAMS);
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
+    let connection = watcher.watch(connection);
+    tokio::pin!(connection);
+    // Before its first bytes say which version of HTTP it speaks, no clock of hyper's runs.
+    let first = tokio::time::timeout(patience, connection.as_mut()).await;
+    let ended = match first {
+        Ok(ended) => ended,
+        Err(_) if begun.load(Ordering::Relaxed) => connection.await,
+        Err(_) => return tracing::debug!(%peer, "connected and asked for nothing"),
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%peer, %error, "connection broke off");
+    }
+}
+
+async fn shake_hands(
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    peer: SocketAddr,
+) -> Option<tokio_rustls::server::TlsStream<TcpStream>> {
+    match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => Some(stream),
+        Ok(Err(error)) => {
+            tracing::debug!(%peer, %error, "no handshake");
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    #[tokio::test]
+    async fn nobody_is_waited_for_without_end() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let ending = CancellationToken::new();
+        let router = Router::new().route("/", get(async || "here"));
+        let patience = Duration::from_millis(200);
+        let serving = tokio::spawn(serve_patiently(listener, None, router, ending.clone(), patience));
+        let ask = "GET / HTTP/1.1\r\nHost: x\r\n";
+        for (said, answers) in
+            [("", 0), (&format!("{ask}X-Slow: "), 0), ("PRI * HT", 0), (&format!("{ask}\r\n{ask}"), 1)]
+        {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.write_all(said.as_bytes()).await.unwrap();
+            let mut heard = Vec::new();
+            let closed = tokio::time::timeout(Duration::from_secs(20), client.read_to_end(&mut heard)).await;
+            assert!(closed.is_ok(), "{said:?} was waited for without end");
+            assert_eq!(String::from_utf8_lossy(&heard).matches("200 OK").count(), answers, "{said:?}");
+        }
+        ending.cancel();
+        serving.await.unwrap();
+    }
+}
