@@ -20,6 +20,7 @@ use crate::memory_info;
 use crate::network::RESOLVER;
 use crate::pool::Identity;
 use crate::refused::{Refused, Step};
+use crate::seccomp::Rules;
 use crate::spawner::handle::Spawners;
 use crate::spawner::wire::{Attach, AttachKind, Cgroup, Durability, Launch, Outgoing, Overlay, Request, Slot, Window};
 use crate::spec::{Access, Mount, Root, Spec, Storage};
@@ -35,6 +36,7 @@ pub struct Birth {
     storage: OwnedFd,
     overlays: Vec<Layered>,
     shown: Vec<Shown>,
+    rules: Rules,
     memory_info: OwnedFd,
     boot_id: String,
     fresh: Fresh,
@@ -78,6 +80,7 @@ impl Birth {
         let map = identity.pair.user.as_fd();
         let overlays = layers.overlays(map)?;
         let shown = layers.shown(&identity, spawners)?;
+        let rules = layers.rules();
         let memory_info = memory_info::make(&socket.with_file_name("meminfo"), layers.spec.limits.memory)?;
         let boot_id = boot_id()?;
         let storage = open_storage(upper, &identity)?;
@@ -97,6 +100,7 @@ impl Birth {
             storage,
             overlays,
             shown,
+            rules,
             memory_info,
             boot_id,
             fresh: layers.fresh,
@@ -150,6 +154,7 @@ impl Birth {
             overlays,
             storage: pass(self.storage.as_fd())?,
             mounts,
+            rules: self.rules,
             files: if self.fresh == Fresh::Yes { identity_files(spec) } else { Vec::new() },
             hostname: spec.hostname.clone(),
             first_id: self.identity.first_id,
@@ -206,6 +211,13 @@ impl Layers<'_> {
             shown.push(self.show(mount, identity, spawners)?);
         }
         Ok(shown)
+    }
+
+    /// A volume of ours is out of other users' reach; any other folder of the host may not be.
+    fn rules(&self) -> Rules {
+        let ours = |mount: &Mount| mount.source.canonicalize().is_ok_and(|source| source.starts_with(self.data));
+        let shares = |mount: &Mount| mount.access != Access::ReadOnly && !ours(mount);
+        if self.spec.mounts.iter().any(shares) { Rules::SharedFiles } else { Rules::Ordinary }
     }
 
     fn show(&self, mount: &Mount, identity: &Identity, spawners: &Spawners) -> Result<Shown, Error> {

@@ -83,7 +83,7 @@ fn contain(
     namespace::enter(passed.get(launch.user_namespace)?, Kind::User).step("enter the user namespace")?;
     root::become_root()?; //                                                           0 inside, nobody outside
     capability::bound()?; //                                                           what sudo can never exceed
-    filter.install()?; //                                                              needs a capability, so before they go
+    filter.install(launch.rules)?; //                                                  needs a capability, so before they go
     capability::drop()?;
     become_guest(launch, passed, null.as_fd(), guest) //                               every other descriptor closes
 }

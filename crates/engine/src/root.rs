@@ -27,8 +27,9 @@ const MOUNT_POINTS: [&str; 3] = ["proc", "dev", "sys"];
 const TERMINALS: &str = "128";
 
 /// What `/proc` hides: facts of the host, its memory, its keys, its controls. Docker's list, and `kallsyms`,
-/// `config.gz` and `partitions`, which tell an attacker what to aim at.
-const MASKED_FILES: [&str; 11] = [
+/// `config.gz`, `partitions` and `diskstats`, which tell an attacker what to aim at; and the host's boot command line, where
+/// people put addresses and passwords.
+const MASKED_FILES: [&str; 13] = [
     "/proc/kcore",
     "/proc/keys",
     "/proc/timer_list",
@@ -38,6 +39,8 @@ const MASKED_FILES: [&str; 11] = [
     "/proc/config.gz",
     "/proc/kallsyms",
     "/proc/partitions",
+    "/proc/diskstats",
+    "/proc/cmdline",
     "/proc/interrupts",
     "/proc/key-users",
 ];

@@ -1,4 +1,5 @@
-//! The filter on system calls: `policies/default` as a program for the kernel.
+//! The filter on system calls: `policies/default` as a program for the kernel, with `policies/shared-files` on top for
+//! sandboxes that write into folders of the host.
 //!
 //! Names become numbers of this machine, neighbouring numbers with one answer become ranges, and the ranges become a
 //! binary search: about eight comparisons decide a call, where a list would need hundreds. Only the machine's own
@@ -7,24 +8,44 @@
 mod policy;
 mod program;
 
+use std::cell::OnceCell;
+
 use cove_sys::seccomp::Instruction;
+use serde::{Deserialize, Serialize};
 
 use crate::refused::{Refused, Step};
 
-/// The compiled policy; made once per spawner.
+/// Which of the policies a sandbox gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Rules {
+    #[default]
+    Ordinary,
+    /// It writes into folders of the host.
+    SharedFiles,
+}
+
+/// The compiled policies; made once per spawner.
 pub struct Filter {
-    program: Vec<Instruction>,
+    ordinary: Vec<Instruction>,
+    /// Made when first needed.
+    shared_files: OnceCell<Vec<Instruction>>,
 }
 
 impl Filter {
     /// The built-in policy; its text is part of the program and tested with it.
     pub fn new() -> Filter {
-        Filter { program: program::compile(&policy::built_in()) }
+        Filter { ordinary: program::compile(&policy::built_in()), shared_files: OnceCell::new() }
     }
 
     /// Needs CAP_SYS_ADMIN in the caller's user namespace: setuid programs shall work inside, so `no_new_privs` is not set.
-    pub fn install(&self) -> Result<(), Refused> {
-        cove_sys::seccomp::install(&self.program).step("install the seccomp filter")
+    pub fn install(&self, rules: Rules) -> Result<(), Refused> {
+        let program = match rules {
+            Rules::Ordinary => &self.ordinary,
+            Rules::SharedFiles => {
+                self.shared_files.get_or_init(|| program::compile(&policy::built_in_for_shared_files()))
+            }
+        };
+        cove_sys::seccomp::install(program).step("install the seccomp filter")
     }
 }
 

@@ -87,6 +87,36 @@ fn cannot_hold_more_socket_memory_than_the_limit_allows() {
 }
 
 #[test]
+fn cannot_leave_a_set_user_id_program_in_a_folder_of_the_host() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let house = House::open();
+    let folder = tempfile::tempdir().unwrap();
+    let mut spec = house.spec();
+    let (source, target) = (folder.path().into(), "/shared".into());
+    spec.mounts = vec![cove_engine::spec::Mount { source, target, access: cove_engine::spec::Access::ReadWrite }];
+    let id = house.engine.launch(&spec).unwrap().id;
+    for attempt in [
+        "cp /bin/true /shared/a && chmod 4755 /shared/a",
+        "cp /bin/true /shared/b && chmod g+s /shared/b",
+        "python3 -c \"import os; os.open('/shared/c', os.O_CREAT | os.O_WRONLY, 0o6755)\"",
+        "python3 -c \"import os; os.mknod('/shared/d', 0o106755)\"",
+    ] {
+        let ran = house.run(&id, attempt);
+        assert_ne!(ran.code, 0, "{attempt}: {ran:?}");
+    }
+    assert_eq!(
+        house.output(&id, "chmod 700 /shared/a; install -m 755 /bin/true /shared/e; stat -c %a /shared/e"),
+        "755"
+    );
+    for made in std::fs::read_dir(folder.path()).unwrap() {
+        let made = made.unwrap();
+        assert_eq!(made.metadata().unwrap().permissions().mode() & 0o6000, 0, "{}", made.path().display());
+    }
+    house.engine.destroy(&id).unwrap();
+    house.assert_empty();
+}
+
+#[test]
 fn no_two_sandboxes_have_one_range_of_ids_and_none_has_the_hosts() {
     let house = House::open();
     let ids = [house.launch(), house.launch(), house.launch()];
@@ -109,7 +139,9 @@ fn cannot_see_the_host_in_proc_sys_or_dev() {
         house.output(&id, "ls -A /dev | sort | tr '\\n' ' '").trim(),
         "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero"
     );
-    for file in ["kcore", "keys", "timer_list", "config.gz", "kallsyms", "partitions", "interrupts"] {
+    for file in
+        ["kcore", "keys", "timer_list", "config.gz", "kallsyms", "partitions", "interrupts", "cmdline", "diskstats"]
+    {
         let ran = house.run_as(&id, Some("root"), &format!("wc -c < /proc/{file}"));
         assert!(ran.code != 0 || ran.stdout.trim() == "0", "/proc/{file}: {ran:?}");
     }

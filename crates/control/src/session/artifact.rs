@@ -41,7 +41,8 @@ pub struct Artifact {
 pub(super) type Known = HashMap<String, (u64, i64)>;
 
 fn key(session: &str, name: &str) -> Key {
-    Key::from(format!("artifacts/{session}/{}", hex::encode(name)))
+    // A file of any name must fit one name of the object store.
+    Key::from(format!("artifacts/{session}/{}", crate::key::hash(name)))
 }
 
 /// What a cell can show that is worth a file: MIME type, suffix, whether it comes as base64.
@@ -82,6 +83,9 @@ impl App {
                 kept.push(self.note_artifact(session, name, size, mime).await?);
             }
         }
+        let most = self.quota(&session.organisation).await?.disk_per_sandbox;
+        let held: u64 = self.store().artifacts(&session.id).await?.iter().map(|artifact| artifact.size).sum();
+        let mut room = most.saturating_sub(held);
         for entry in list(guest).await? {
             if before.get(&entry.path) == Some(&(entry.size, entry.modified_ms)) || entry.size > LARGEST {
                 continue;
@@ -89,7 +93,13 @@ impl App {
             let folder = format!("/{FOLDER}/");
             let Some(at) = entry.path.find(&folder) else { continue };
             let name = entry.path[at + folder.len()..].to_owned();
-            let size = self.copy_out(session, guest, &entry.path, &name).await?;
+            // Names are the sandbox's: without an end to the whole, many cells would fill the host's disk.
+            if entry.size > room {
+                tracing::debug!(session = %session.id, "no room for an artifact");
+                continue;
+            }
+            let size = self.copy_out(session, guest, &entry.path, &name, room.min(LARGEST)).await?;
+            room -= size;
             let mime = mime_of(&name);
             kept.push(self.note_artifact(session, name, size, mime).await?);
         }
@@ -102,14 +112,25 @@ impl App {
         Ok(artifact)
     }
 
-    async fn copy_out(&self, session: &Session, guest: &Guest, path: &str, name: &str) -> Result<u64, Error> {
-        let read = Request::Read { path: path.to_owned(), user: None, offset: 0, length: Some(LARGEST) };
+    /// At most so many bytes, whatever the guest sends.
+    async fn copy_out(
+        &self,
+        session: &Session,
+        guest: &Guest,
+        path: &str,
+        name: &str,
+        most: u64,
+    ) -> Result<u64, Error> {
+        let read = Request::Read { path: path.to_owned(), user: None, offset: 0, length: Some(most) };
         let (_, mut operation) = guest.open(&read).await?;
         let mut writer = object_store::buffered::BufWriter::new(Arc::clone(self.objects()), key(&session.id, name));
         let mut size = 0;
         while let Some(item) = operation.from.next().await? {
             if let Item::Data(bytes) = item {
                 size += bytes.len() as u64;
+                if size > most {
+                    return Err(GuestError::Protocol(format!("{path}: more bytes than were asked for")).into());
+                }
                 writer.write_all(&bytes).await.map_err(trouble)?;
             }
         }

@@ -75,7 +75,12 @@ fn greet(app: &App, url: &str) -> Result<(), Complaint> {
         "$COVE_API_KEY".to_owned()
     } else {
         let key = app.first_key().map_err(control_complaint)?;
-        print(&format!("  key    {key}"))?;
+        // Where nobody looks on, the output is a log, and a log is no place for it.
+        if std::io::IsTerminal::is_terminal(&std::io::stdout()) {
+            print(&format!("  key    {key}"))?;
+        } else {
+            print(&format!("  key    in {data}/api-key"))?;
+        }
         format!("$(cat {data}/api-key)")
     };
     print(&format!("  data   {data}"))?;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 const POLICY: &str = include_str!("../policies/default");
+const SHARED_FILES: &str = include_str!("../policies/shared-files");
 #[cfg(target_arch = "x86_64")]
 const NUMBERS: &str = include_str!("../policies/numbers-x86_64");
 #[cfg(target_arch = "aarch64")]
@@ -47,6 +48,13 @@ pub fn built_in() -> Policy {
 #[cfg(feature = "fuzzing")]
 pub fn of_text(policy: &str) -> Result<Policy, String> {
     parse(policy, NUMBERS)
+}
+
+/// The same for a sandbox that writes into folders of the host.
+pub fn built_in_for_shared_files() -> Policy {
+    let mut policy = built_in();
+    policy.extend(parse(SHARED_FILES, NUMBERS).expect("the built-in policy is tested"));
+    policy
 }
 
 fn parse(policy: &str, numbers: &str) -> Result<Policy, String> {
@@ -151,7 +159,7 @@ mod tests {
                 .flat_map(lines)
                 .filter_map(|line| line.split_once(' ').map(|(_, name)| name))
                 .collect();
-        for line in lines(POLICY) {
+        for line in lines(POLICY).chain(lines(SHARED_FILES)) {
             let mut words = line.split_whitespace();
             let conditional = matches!(words.next(), Some("when" | "unless"));
             for name in words.take(if conditional { 1 } else { usize::MAX }) {

@@ -189,6 +189,30 @@ mod tests {
 
     #[cfg(target_arch = "x86_64")]
     #[test]
+    fn who_shares_files_with_the_host_makes_no_set_user_id_programs() {
+        let (ordinary, sharing) = (compile(&policy::built_in()), compile(&policy::built_in_for_shared_files()));
+        let both = |number, arguments: [u64; 4]| {
+            let [a, b, c, d] = arguments;
+            [&ordinary, &sharing].map(|program| run(program, number, ARCHITECTURE, [a, b, c, d, 0, 0]))
+        };
+        let (chmod, fchmod, fchmodat, fchmodat2, open, openat, creat, mknod) = (90, 91, 268, 452, 2, 257, 85, 133);
+        assert_eq!(both(chmod, [0, 0o755, 0, 0]), [ALLOW, ALLOW]);
+        assert_eq!(both(chmod, [0, 0o4755, 0, 0]), [ALLOW, EPERM]);
+        assert_eq!(both(chmod, [0, 0o2755, 0, 0]), [ALLOW, EPERM]);
+        assert_eq!(both(fchmod, [0, 0o6755, 0, 0]), [ALLOW, EPERM]);
+        assert_eq!(both(fchmodat, [0, 0, 0o4755, 0]), [ALLOW, EPERM]);
+        assert_eq!(both(fchmodat2, [0, 0, 0o4755, 0]), [ALLOW, EPERM]);
+        assert_eq!(both(creat, [0, 0o4755, 0, 0]), [ALLOW, EPERM]);
+        assert_eq!(both(mknod, [0, 0o104_755, 0, 0]), [ALLOW, EPERM]);
+        assert_eq!(both(open, [0, 0o101, 0o4755, 0]), [ALLOW, EPERM]);
+        assert_eq!(both(openat, [0, 0, 0o101, 0o2755]), [ALLOW, EPERM]);
+        assert_eq!(both(openat, [0, 0, 0o20_200_001, 0o4755]), [ALLOW, EPERM], "O_TMPFILE");
+        assert_eq!(both(openat, [0, 0, 0, 0xffff_ffff]), [ALLOW, ALLOW], "no file is made");
+        assert_eq!(both(437, [0, 0, 0, 0]), [ALLOW, ENOSYS], "openat2");
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
     fn arguments_decide_where_the_policy_says_so() {
         let program = compile(&policy::built_in());
         let call = |number, a: u64, b: u64, c: u64| run(&program, number, ARCHITECTURE, [a, b, c, 0, 0, 0]);

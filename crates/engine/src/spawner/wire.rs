@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::refused::{Refused, Step};
+use crate::seccomp::Rules;
 use crate::user_namespace::Maps;
 
 /// The kernel's own limit for one packet (`SCM_MAX_FD`).
@@ -76,6 +77,8 @@ pub struct Launch {
     pub storage: Slot,
     /// Detached mounts and where they go.
     pub mounts: Vec<Attach>,
+    /// On system calls.
+    pub rules: Rules,
     /// Files of the root that are written before it is entered: its name, who answers for names.
     pub files: Vec<(String, String)>,
     pub hostname: String,

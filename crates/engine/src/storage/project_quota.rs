@@ -121,7 +121,17 @@ impl Backing for Projects {
 }
 
 fn set_limit(directory: &File, project: u32, limits: &Limits) -> std::io::Result<()> {
-    quota::set(directory, project, limits.disk.unwrap_or(0), limits.inodes.unwrap_or(0))
+    let (bytes, inodes) = quotas(limits);
+    quota::set(directory, project, bytes, inodes)
+}
+
+/// Bytes and inodes; 0 is no limit. An ext4 has one inode for every 16 KiB and an empty file takes no block: who may have
+/// bytes only could take the inodes of all. So a limit on bytes brings one on inodes along, wide enough for small files.
+fn quotas(limits: &Limits) -> (u64, u64) {
+    const BYTES_PER_INODE: u64 = 8192;
+    const LEAST_INODES: u64 = 65_536;
+    let share = limits.disk.map_or(0, |bytes| (bytes / BYTES_PER_INODE).max(LEAST_INODES));
+    (limits.disk.unwrap_or(0), limits.inodes.unwrap_or(share))
 }
 
 fn open(path: &Path) -> Result<File, Error> {
@@ -149,6 +159,15 @@ fn options_of<'a>(mounts: &'a str, path: &Path) -> Option<&'a str> {
 mod tests {
     use super::*;
     use std::process::Command;
+
+    #[test]
+    fn a_limit_on_bytes_is_one_on_inodes_too() {
+        let of = |disk, inodes| quotas(&Limits { disk, inodes, ..Limits::default() });
+        assert_eq!(of(Some(8 << 30), None), (8 << 30, 1 << 20));
+        assert_eq!(of(Some(4096), None), (4096, 65_536));
+        assert_eq!(of(Some(4096), Some(7)), (4096, 7));
+        assert_eq!(of(None, None), (0, 0));
+    }
 
     #[test]
     fn the_nearest_mount_counts() {

@@ -276,6 +276,8 @@ fn host_tables(_: &Canaries) -> Outcome {
             "/proc/timer_list",
             "/proc/config.gz",
             "/proc/partitions",
+            "/proc/diskstats",
+            "/proc/cmdline",
             "/proc/interrupts",
             "/proc/latency_stats",
             "/proc/sched_debug",

@@ -29,6 +29,7 @@ pub mod message;
 pub mod preview;
 pub mod process;
 pub mod query;
+pub mod signers;
 pub mod traffic;
 pub mod watchers;
 
@@ -44,6 +45,7 @@ use tower::ServiceExt;
 
 use self::destination::Destination;
 use self::error::plain;
+use self::signers::Signers;
 use self::watchers::Watchers;
 use crate::App;
 
@@ -52,13 +54,14 @@ use crate::App;
 pub struct Door {
     pub app: App,
     pub watchers: Arc<Watchers>,
+    pub signers: Arc<Signers>,
     api: Router,
 }
 
 impl Door {
     pub fn new(app: App) -> Self {
         let api = api::router(app.clone());
-        Door { app, watchers: Arc::default(), api }
+        Door { app, watchers: Arc::default(), signers: Arc::default(), api }
     }
 }
 

@@ -134,20 +134,16 @@ impl Door {
         let query = Query::of(request.uri());
         let operation = if request.method() == http::Method::POST { Operation::Write } else { Operation::Read };
         let now = self.app.now().as_second();
-        let candidates = match self.app.store().sandboxes_of_server(self.app.server()).await {
-            Ok(candidates) => candidates,
+        let made = |token: &str| {
+            let checked = signature::check(&query, operation, token, now);
+            !matches!(checked, Err(signature::Invalid::Wrong | signature::Invalid::Missing))
+        };
+        let signer = match self.signers.find(&self.app, made).await {
+            Ok(signer) => signer,
             Err(error) => return ApiError::from(error).into_response(),
         };
-        let signed = |sandbox: &&Sandbox| {
-            let theirs = sandbox.pool.is_none() && !matches!(sandbox.state, State::Destroying | State::Destroyed);
-            theirs
-                && !matches!(
-                    signature::check(&query, operation, &sandbox.access_token, now),
-                    Err(signature::Invalid::Wrong | signature::Invalid::Missing)
-                )
-        };
-        match candidates.iter().find(signed) {
-            Some(sandbox) => self.traffic(sandbox.id.as_str(), envd::PORT, Reached::ByHeader, request).await,
+        match signer {
+            Some(id) => self.traffic(&id, envd::PORT, Reached::ByHeader, request).await,
             None => plain(StatusCode::UNAUTHORIZED, signature::Invalid::Wrong.as_str()),
         }
     }
