@@ -11,8 +11,8 @@ mod rules;
 use std::path::PathBuf;
 
 pub use check::{Problem, check};
-pub use load::{Flag, Layers, Loaded, Origin};
 use cove_engine::spec::Target;
+pub use load::{Flag, Layers, Loaded, Origin};
 use serde::{Deserialize, Serialize};
 
 use crate::key::Quota;

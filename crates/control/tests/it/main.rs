@@ -1,8 +1,8 @@
 //! Stories about the control plane, told on the fake provider: fast, and true wherever the provider does not matter.
 
 mod api;
-mod capacity;
 mod borders;
+mod capacity;
 mod contract;
 mod harness;
 mod lifecycle;
