@@ -21,6 +21,9 @@ const fn attempt(name: &'static str, number: libc::c_long, arguments: [libc::c_l
     Attempt { name, number, arguments }
 }
 
+/// libc does not name it for musl on aarch64.
+const KEXEC_FILE_LOAD: libc::c_long = if cfg!(target_arch = "aarch64") { 294 } else { 320 };
+
 /// What must be refused whoever asks: sandbox root too.
 pub const FORBIDDEN: &[Attempt] = &[
     attempt("bpf", libc::SYS_bpf, [0, NOWHERE, 0, 0, 0]),
@@ -37,7 +40,7 @@ pub const FORBIDDEN: &[Attempt] = &[
     attempt("finit_module", libc::SYS_finit_module, [NO_FD, NOWHERE, 0, 0, 0]),
     attempt("delete_module", libc::SYS_delete_module, [NOWHERE, 0, 0, 0, 0]),
     attempt("kexec_load", libc::SYS_kexec_load, [0, 0, NOWHERE, 0xffff, 0]),
-    attempt("kexec_file_load", libc::SYS_kexec_file_load, [NO_FD, NO_FD, 0, NOWHERE, 0xffff]),
+    attempt("kexec_file_load", KEXEC_FILE_LOAD, [NO_FD, NO_FD, 0, NOWHERE, 0xffff]),
     attempt("reboot", libc::SYS_reboot, [0, 0, 0, NOWHERE, 0]),
     attempt("swapon", libc::SYS_swapon, [NOWHERE, 0, 0, 0, 0]),
     attempt("swapoff", libc::SYS_swapoff, [NOWHERE, 0, 0, 0, 0]),
