@@ -161,6 +161,12 @@ def test_signed_links_open_one_file(server, create):
     with pytest.raises(urllib.error.HTTPError) as refused:
         fetch(expired)
     assert b"signature is already expired" in refused.value.read()
+    late = sandbox.upload_url("late.txt", use_signature_expiration=-100)
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        fetch(late, b"body", {"Content-Type": "application/octet-stream"})
+    assert b"signature is already expired" in refused.value.read()
+    assert not sandbox.files.exists("late.txt")
+    assert fetch(sandbox.download_url("signed.txt", use_signature_expiration=60))[1] == b"secret"
     upload = sandbox.upload_url("up.txt")
     form = b'--x\r\nContent-Disposition: form-data; name="file"; filename="up.txt"\r\n\r\nbody\r\n--x--\r\n'
     status, told, _ = fetch(upload, form, {"Content-Type": "multipart/form-data; boundary=x"})

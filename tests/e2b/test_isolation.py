@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import urllib.parse
 
 import pytest
 
@@ -73,6 +74,42 @@ def test_cannot_use_ones_own_token_at_anothers_daemon(server, create, stranger_s
         connection.request("POST", "/process.Process/List", b"{}", headers)
         answer = connection.getresponse()
         assert (answer.status, json.loads(answer.read())["code"]) == (401, 401)
+
+
+def by_host(server, port, id, method="GET", path="/", body=None, headers=None):
+    """A request to `{port}-{id}.localhost` on the server's own port."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    sent = {"Host": f"{port}-{id}.localhost:{server.port}", "Content-Type": "application/json", **(headers or {})}
+    connection.request(method, path, body, sent)
+    return connection.getresponse().status
+
+
+def test_cannot_reach_anothers_sandbox_by_host_name(server, create, stranger, stranger_sandbox):
+    sandbox = create(secure=True, network={"allow_public_traffic": False})
+    id, token = sandbox.sandbox_id, stranger_sandbox["envdAccessToken"]
+    keys = {"X-Access-Token": token, "X-API-Key": stranger, "Authorization": f"Bearer {stranger}"}
+    assert by_host(server, 49983, id, "POST", "/process.Process/List", b"{}", keys) == 401
+    assert by_host(server, 49983, id, "GET", "/files?path=/etc/hostname", None, keys) == 401
+    assert by_host(server, 49999, id, "POST", "/execute", b'{"code":"1"}', keys) in (401, 403)
+    assert by_host(server, 49999, id, "GET", "/contexts", None, keys) == 403
+    assert by_host(server, 8000, id, "GET", "/", None, {**keys, "E2b-Traffic-Access-Token": token}) == 403
+
+
+def test_cannot_read_anothers_file_with_a_signature_of_ones_own(server, create, stranger_sandbox):
+    import base64
+    import hashlib
+
+    sandbox = create(secure=True)
+    sandbox.files.write("mine.txt", "secret")
+    token = stranger_sandbox["envdAccessToken"]
+    made = hashlib.sha256(f"/home/user/mine.txt:read:user:{token}".encode()).digest()
+    signature = "v1_" + base64.b64encode(made).decode().rstrip("=")
+    query = f"/files?path=/home/user/mine.txt&username=user&signature={urllib.parse.quote(signature, safe=str())}"
+    headers = {"E2b-Sandbox-Id": sandbox.sandbox_id, "E2b-Sandbox-Port": "49983"}
+    assert server.ask("GET", query, None, None, headers)[0] == 401
+    assert by_host(server, 49983, sandbox.sandbox_id, "GET", query) == 401
+    # Without a sandbox's name it is the signer's own file that is meant, and that one has none.
+    assert server.ask("GET", query)[0] in (401, 404)
 
 
 def test_cannot_repeat_anothers_creation(server, stranger):

@@ -129,6 +129,37 @@ def test_metrics_are_the_hosts_account(sandbox):
     assert sandbox.get_metrics(start=long_ago, end=long_ago + datetime.timedelta(hours=1)) == []
 
 
+def test_metrics_have_a_history(sandbox):
+    def several():
+        metrics = sandbox.get_metrics()
+        return metrics if len(metrics) >= 3 else None
+
+    metrics = wait_for(several, 20, "three samples")
+    times = [each.timestamp for each in metrics]
+    assert times == sorted(times)
+    assert all(0 < each.mem_used <= each.mem_total and each.disk_total > 0 for each in metrics)
+    begun = times[1]
+    later = sandbox.get_metrics(start=begun + datetime.timedelta(seconds=1), end=begun + datetime.timedelta(hours=1))
+    assert len(later) < len(metrics) + 1 and all(each.timestamp >= begun for each in later)
+
+
+def test_programs_inside_can_read_where_they_run(create):
+    sandbox = create()
+    wanted = {"E2B_SANDBOX": "true", "E2B_SANDBOX_ID": sandbox.sandbox_id, "E2B_TEMPLATE_ID": "base"}
+    for name, value in wanted.items():
+        assert sandbox.files.read(f"/run/e2b/.{name}") == value
+        assert sandbox.commands.run(f"printenv {name}").stdout == f"{value}\n"
+
+
+@needs_new_sdk
+def test_rules_by_domain_name_are_refused_by_name(create):
+    with pytest.raises(SandboxException, match="example.com"):
+        create(network={"allow_out": ["example.com"], "deny_out": ["0.0.0.0/0"]})
+    sandbox = create()
+    with pytest.raises(SandboxException, match="example.com"):
+        sandbox.update_network({"allow_out": ["example.com"], "deny_out": ["0.0.0.0/0"]})
+
+
 @needs_new_sdk
 def test_the_network_can_be_closed_while_it_runs(create):
     sandbox = create()

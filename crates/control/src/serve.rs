@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 
-use crate::{App, Error, connection, door};
+use crate::{App, Error, connection, door, tls};
 
 /// How long requests that are under way may take once the server is told to end.
 const GRACE: Duration = Duration::from_secs(10);
@@ -14,7 +14,7 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Where the server listens: in the clear, and with TLS where it has a certificate. Every door is on both.
 pub struct Sockets {
     pub plain: TcpListener,
-    pub secure: Option<(TcpListener, Arc<rustls::ServerConfig>)>,
+    pub secure: Option<(TcpListener, Arc<tls::Keeper>)>,
 }
 
 impl From<TcpListener> for Sockets {
@@ -45,8 +45,11 @@ pub async fn run(
     let router = door::router(app.clone());
     let told = app.ending().clone();
     let ending = app.ending().clone();
-    if let Some((listener, config)) = secure {
-        app.tasks().spawn(connection::serve(listener, Some(config), router.clone(), app.ending().clone()));
+    if let Some((listener, keeper)) = secure {
+        app.tasks().spawn(keeper.clone().keep(app.clock().clone(), app.ending().clone()));
+        let config = keeper.config().map_err(|error| Error::internal(format!("serve with TLS: {error}")))?;
+        let guarded = tls::host::guard(router.clone(), keeper);
+        app.tasks().spawn(connection::serve(listener, Some(config), guarded, app.ending().clone()));
     }
     tokio::spawn(async move {
         shutdown.await;

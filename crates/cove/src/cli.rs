@@ -50,5 +50,6 @@ pub enum Verb {
     Events(commands::events::Arguments),
     Top(commands::top::Arguments),
     Keys(commands::keys::Arguments),
+    Tls(commands::tls::Arguments),
     Completions(commands::completions::Arguments),
 }

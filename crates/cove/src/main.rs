@@ -74,6 +74,7 @@ fn run(verb: &Verb) -> Result<u8, Complaint> {
         Verb::Keys(arguments) => commands::keys::run(arguments),
         Verb::Logs(arguments) => commands::logs::run(arguments),
         Verb::Shell(arguments) => commands::shell::run(arguments),
+        Verb::Tls(arguments) => commands::tls::run(arguments),
         Verb::Top(arguments) => commands::top::run(arguments),
         Verb::Completions(arguments) => commands::completions::run(arguments),
     }

@@ -32,7 +32,8 @@ impl App {
         self.sandbox_of_anybody(&id).await
     }
 
-    async fn reach_into(&self, sandbox: Sandbox) -> Result<(Sandbox, Guest), Error> {
+    /// As [`App::reach_any`], of one that was just read.
+    pub async fn reach_into(&self, sandbox: Sandbox) -> Result<(Sandbox, Guest), Error> {
         let sandbox = match sandbox.state {
             State::Running => sandbox,
             _ if sandbox.state.is_in_transition() && sandbox.state != State::Destroying => {

@@ -3,21 +3,24 @@
 //! Leaves live in memory and are made anew at each start; only the authority is kept, so clients trust once.
 
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use jiff::{Span, Timestamp, ToSpan};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
-use rustls::ServerConfig;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
-use super::{TlsError, certified_domain, configure};
+use super::certificate::Certificate;
+use super::{TlsError, certified_domain};
 
 const NAME: &str = "Cove local authority";
+
+pub const CERTIFICATE: &str = "authority.pem";
+pub const KEY: &str = "authority-key.pem";
+pub const BUNDLE: &str = "bundle.pem";
 
 /// Where systems keep the authorities that everybody trusts; the first that is there goes into the bundle.
 const SYSTEM_BUNDLES: [&str; 3] =
@@ -33,47 +36,80 @@ pub struct Authority {
     certificate: String,
 }
 
+/// What of the authority is made anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renewal {
+    /// Its dates: who trusts the old certificate goes on trusting until that one ends.
+    SameKey,
+    /// All of it: every client must trust again.
+    NewKey,
+}
+
 impl Authority {
     /// The authority in the folder; made where there is none.
     pub fn open(folder: &Path, now: Timestamp) -> Result<Authority, TlsError> {
-        let (key_path, certificate_path) = (folder.join("authority-key.pem"), folder.join("authority.pem"));
-        if let (Ok(key), Ok(certificate)) = (fs::read_to_string(&key_path), fs::read_to_string(&certificate_path)) {
-            KeyPair::from_pem(&key).map_err(|error| TlsError::Pem {
-                path: key_path,
-                what: "private key",
-                reason: error.to_string(),
-            })?;
-            return Ok(Authority { folder: folder.to_owned(), key, certificate });
-        }
-        let sign = |error: rcgen::Error| TlsError::Sign { domain: NAME.into(), reason: error.to_string() };
-        let key = KeyPair::generate().map_err(sign)?;
-        let certificate = parameters(now).self_signed(&key).map_err(sign)?.pem();
-        let key = key.serialize_pem();
-        let file = |step, path: &Path| {
-            let path = path.to_owned();
-            move |source| TlsError::File { step, path, source }
+        let _alone = alone(folder)?;
+        let (key, certificate) = (read(&folder.join(KEY))?, read(&folder.join(CERTIFICATE))?);
+        let authority = match (key, certificate) {
+            (Some(key), Some(certificate)) => {
+                key_of(folder, &key)?;
+                Authority { folder: folder.to_owned(), key, certificate }
+            }
+            (None, None) => Authority::make(folder, KeyPair::generate().map_err(sign_error)?, now)?,
+            // Half an authority: making another would leave clients with one that signs no more.
+            (key, _) => {
+                let missing = folder.join(if key.is_none() { KEY } else { CERTIFICATE });
+                return Err(TlsError::Half { missing, folder: folder.to_owned() });
+            }
         };
-        fs::create_dir_all(folder).map_err(file("make", folder))?;
-        write_private(&key_path, &key).map_err(file("write", &key_path))?;
-        fs::write(&certificate_path, &certificate).map_err(file("write", &certificate_path))?;
-        let bundle = folder.join("bundle.pem");
-        let others = SYSTEM_BUNDLES.iter().find_map(|path| fs::read_to_string(path).ok()).unwrap_or_default();
-        fs::write(&bundle, format!("{others}\n{certificate}")).map_err(file("write", &bundle))?;
+        authority.write_bundle()?;
+        Ok(authority)
+    }
+
+    /// Makes the authority's certificate anew. A running server signs with it at once.
+    pub fn renew(folder: &Path, renewal: Renewal, now: Timestamp) -> Result<Authority, TlsError> {
+        let _alone = alone(folder)?;
+        let old = match renewal {
+            Renewal::SameKey => read(&folder.join(KEY))?,
+            Renewal::NewKey => None,
+        };
+        let key = match old {
+            Some(key) => key_of(folder, &key)?,
+            None => KeyPair::generate().map_err(sign_error)?,
+        };
+        let authority = Authority::make(folder, key, now)?;
+        authority.write_bundle()?;
+        Ok(authority)
+    }
+
+    fn make(folder: &Path, key: KeyPair, now: Timestamp) -> Result<Authority, TlsError> {
+        let certificate = parameters(now).self_signed(&key).map_err(sign_error)?.pem();
+        let key = key.serialize_pem();
+        write(&folder.join(KEY), &key, 0o600)?;
+        write(&folder.join(CERTIFICATE), &certificate, 0o644)?;
         Ok(Authority { folder: folder.to_owned(), key, certificate })
+    }
+
+    /// The system's authorities change too, so the bundle is made again whenever the authority is opened.
+    fn write_bundle(&self) -> Result<(), TlsError> {
+        let others = SYSTEM_BUNDLES.iter().find_map(|path| fs::read_to_string(path).ok()).unwrap_or_default();
+        let wanted = format!("{others}\n{}", self.certificate);
+        let path = self.folder.join(BUNDLE);
+        if read(&path)?.is_some_and(|there| there == wanted) { Ok(()) } else { write(&path, &wanted, 0o644) }
     }
 
     /// What a client adds to those it trusts: `NODE_EXTRA_CA_CERTS`.
     pub fn certificate_file(&self) -> PathBuf {
-        self.folder.join("authority.pem")
+        self.folder.join(CERTIFICATE)
     }
 
     /// This authority and the system's own, for clients that trust one file alone: `SSL_CERT_FILE`.
     pub fn bundle_file(&self) -> PathBuf {
-        self.folder.join("bundle.pem")
+        self.folder.join(BUNDLE)
     }
 
     /// A fresh certificate for the domain, everything below it, and loopback.
-    pub fn certify(&self, domain: &str, now: Timestamp) -> Result<Arc<ServerConfig>, TlsError> {
+    pub fn certify(&self, domain: &str, now: Timestamp) -> Result<Certificate, TlsError> {
         let name = certified_domain(domain);
         let sign = |error: rcgen::Error| TlsError::Sign { domain: name.clone(), reason: error.to_string() };
         let names = [name.clone(), format!("*.{name}"), "localhost".into(), "127.0.0.1".into(), "::1".into()];
@@ -86,14 +122,35 @@ impl Authority {
         let issuer = Issuer::new(parameters(now), KeyPair::from_pem(&self.key).map_err(sign)?);
         let key = KeyPair::generate().map_err(sign)?;
         let certificate = leaf.signed_by(&key, &issuer).map_err(sign)?;
-        let chain: Vec<CertificateDer<'static>> = vec![certificate.der().clone()];
-        configure(chain, PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der())))
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        Certificate::new(vec![certificate.der().clone()], &key)
     }
 
     /// The authority's certificate, PEM.
     pub fn certificate(&self) -> &str {
         &self.certificate
     }
+}
+
+fn sign_error(error: rcgen::Error) -> TlsError {
+    TlsError::Sign { domain: NAME.into(), reason: error.to_string() }
+}
+
+fn key_of(folder: &Path, text: &str) -> Result<KeyPair, TlsError> {
+    KeyPair::from_pem(text).map_err(|error| TlsError::Pem {
+        path: folder.join(KEY),
+        what: "private key",
+        reason: error.to_string(),
+    })
+}
+
+/// The server and `cove tls` must not both make one. The kernel lets go when the file is closed.
+fn alone(folder: &Path) -> Result<fs::File, TlsError> {
+    fs::create_dir_all(folder).map_err(|source| file_error("make", folder, source))?;
+    let path = folder.join("lock");
+    let lock = fs::File::create(&path).map_err(|source| file_error("open", &path, source))?;
+    lock.lock().map_err(|source| file_error("lock", &path, source))?;
+    Ok(lock)
 }
 
 /// The same at every start but for the dates, which only count when the authority is made.
@@ -113,21 +170,47 @@ fn day(now: Timestamp, away: Span) -> time::OffsetDateTime {
     rcgen::date_time_ymd(date.year().into(), date.month().unsigned_abs(), date.day().unsigned_abs())
 }
 
-fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()
+fn read(path: &Path) -> Result<Option<String>, TlsError> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(file_error("read", path, source)),
+    }
+}
+
+/// All at once: who reads sees the old text or the new, never half of one.
+fn write(path: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
+    let new = path.with_extension("new");
+    let written = || -> std::io::Result<()> {
+        let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&new)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&new, path)
+    };
+    written().map_err(|source| file_error("write", path, source))
+}
+
+fn file_error(step: &'static str, path: &Path, source: std::io::Error) -> TlsError {
+    TlsError::File { step, path: path.to_owned(), source }
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+    use std::sync::Arc;
 
-    use rustls::pki_types::ServerName;
     use rustls::pki_types::pem::PemObject;
-    use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConnection};
+    use rustls::pki_types::{CertificateDer, ServerName};
+    use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
 
     use super::*;
+    use crate::tls::keeper::{Keeper, Source};
+
+    /// A server that shows what the authority in the folder signs.
+    fn server(folder: &Path, domain: &str) -> Arc<ServerConfig> {
+        let source = Source::Authority { folder: folder.to_owned(), domain: domain.into() };
+        Keeper::open(source, Timestamp::now()).unwrap().config().unwrap()
+    }
 
     /// Whether a client that trusts the authority alone accepts the server under a name.
     fn accepts(authority: &Authority, server: &Arc<ServerConfig>, name: &str) -> bool {
@@ -163,7 +246,7 @@ mod tests {
     fn a_client_that_trusts_the_authority_accepts_every_sandbox_of_the_domain_and_no_other() {
         let folder = tempfile::tempdir().unwrap();
         let authority = Authority::open(folder.path(), Timestamp::now()).unwrap();
-        let server = authority.certify("sbx.example.com:8443", Timestamp::now()).unwrap();
+        let server = server(folder.path(), "sbx.example.com:8443");
         for name in ["api.sbx.example.com", "49983-abcdefghij0123456789.sbx.example.com", "localhost", "127.0.0.1"] {
             assert!(accepts(&authority, &server, name), "{name}");
         }
@@ -178,19 +261,33 @@ mod tests {
         let first = Authority::open(folder.path(), Timestamp::now()).unwrap();
         let again = Authority::open(folder.path(), Timestamp::now()).unwrap();
         assert_eq!(first.certificate(), again.certificate());
-        let server = again.certify("localhost", Timestamp::now()).unwrap();
-        assert!(accepts(&first, &server, "api.cove.localhost"));
-        let mode = fs::metadata(folder.path().join("authority-key.pem")).unwrap().permissions().mode();
+        assert!(accepts(&first, &server(folder.path(), "localhost"), "api.cove.localhost"));
+        let mode = fs::metadata(folder.path().join(KEY)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert!(fs::read_to_string(first.bundle_file()).unwrap().contains(first.certificate()));
     }
 
     #[test]
-    fn another_authority_is_not_trusted() {
-        let (mine, theirs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let mine = Authority::open(mine.path(), Timestamp::now()).unwrap();
-        let theirs = Authority::open(theirs.path(), Timestamp::now()).unwrap();
-        let server = theirs.certify("sbx.example.com", Timestamp::now()).unwrap();
-        assert!(!accepts(&mine, &server, "api.sbx.example.com"));
+    fn half_an_authority_is_named_and_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let whole = Authority::open(folder.path(), Timestamp::now()).unwrap();
+        fs::remove_file(folder.path().join(KEY)).unwrap();
+        let error = Authority::open(folder.path(), Timestamp::now()).unwrap_err().to_string();
+        assert!(error.contains("authority-key.pem is missing"), "{error}");
+        assert_eq!(fs::read_to_string(whole.certificate_file()).unwrap(), whole.certificate());
+    }
+
+    #[test]
+    fn who_trusted_the_old_certificate_trusts_the_renewed_one_unless_the_key_is_new() {
+        let folder = tempfile::tempdir().unwrap();
+        let old = Authority::open(folder.path(), Timestamp::now()).unwrap();
+        let later = Timestamp::now() + 48.hours();
+        let renewed = Authority::renew(folder.path(), Renewal::SameKey, later).unwrap();
+        assert_ne!(old.certificate(), renewed.certificate());
+        let shown = server(folder.path(), "sbx.example.com");
+        assert!(accepts(&old, &shown, "api.sbx.example.com"));
+        Authority::renew(folder.path(), Renewal::NewKey, later).unwrap();
+        let shown = server(folder.path(), "sbx.example.com");
+        assert!(!accepts(&old, &shown, "api.sbx.example.com"));
     }
 }

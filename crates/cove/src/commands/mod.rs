@@ -27,4 +27,5 @@ pub mod settings;
 pub mod shell;
 pub mod start;
 pub mod stop;
+pub mod tls;
 pub mod top;

@@ -4,34 +4,47 @@ use std::sync::Arc;
 
 use cove_control::clock::Timestamp;
 use cove_control::config::Config;
-use cove_control::tls::{self, Authority, TlsError};
+use cove_control::tls::record::{Issuer, Record};
+use cove_control::tls::{self, Keeper, Source, TlsError};
 use tokio::net::TcpListener;
 
 use crate::complaint::Complaint;
 use crate::render::print;
 
-type Secure = (TcpListener, Arc<tls::ServerConfig>);
+type Secure = (TcpListener, Arc<Keeper>);
 
 /// The socket and what it shows; `None` where nobody asked for TLS.
 pub async fn open(config: &Config) -> Result<Option<Secure>, Complaint> {
     let Some(address) = &config.tls.listen else { return Ok(None) };
-    let complain = |error: TlsError| Complaint::failed(error.to_string());
-    let listener = TcpListener::bind(address)
-        .await
-        .map_err(|error| Complaint::failed(format!("listen with TLS on {address}: {error}")))?;
-    let port = listener.local_addr()?.port();
-    let shown = match (&config.tls.certificate, &config.tls.key) {
-        (Some(certificate), Some(key)) => tls::from_files(certificate, key).map_err(complain)?,
-        _ => {
-            let authority = Authority::open(&config.data.join("tls"), Timestamp::now()).map_err(complain)?;
-            let shown = authority.certify(&config.domain, Timestamp::now()).map_err(complain)?;
-            let name = tls::certified_domain(&config.domain);
-            print(&format!("and with TLS at https://api.{name}:{port}; clients trust it with"))?;
-            print(&format!("  export E2B_DOMAIN={name}:{port}"))?;
-            print(&format!("  export SSL_CERT_FILE={}", authority.bundle_file().display()))?;
-            print(&format!("  export NODE_EXTRA_CA_CERTS={}", authority.certificate_file().display()))?;
-            shown
-        }
+    let listener = TcpListener::bind(address).await.map_err(|error| {
+        Complaint::failed(format!("listen with TLS on {address}: {error}"))
+            .hint("write an address and a port, for example --tls 127.0.0.1:7443")
+    })?;
+    let (folder, domain) = (config.data.join("tls"), &config.domain);
+    let (source, issuer) = match (&config.tls.certificate, &config.tls.key) {
+        (Some(chain), Some(key)) => (Source::Files { chain: chain.clone(), key: key.clone() }, Issuer::Operator),
+        _ => (Source::Authority { folder: folder.clone(), domain: domain.clone() }, Issuer::LocalAuthority),
     };
-    Ok(Some((listener, shown)))
+    let complain = |error: TlsError| Complaint::failed(error.to_string());
+    let keeper = Keeper::open(source, Timestamp::now()).map_err(complain)?;
+    let record = Record { address: listener.local_addr()?, domain: domain.clone(), issuer };
+    record.write(&folder).map_err(complain)?;
+    warn_of_names(&keeper, domain);
+    print(&format!("and with TLS at https://api.{}; its clients need", record.client_domain()))?;
+    for line in super::tls::exports(&folder, &record) {
+        print(&format!("  {line}"))?;
+    }
+    Ok(Some((listener, keeper)))
+}
+
+/// A certificate for something else is no error: it may be all that this operator's clients need.
+fn warn_of_names(keeper: &Keeper, domain: &str) {
+    let facts = &keeper.shown().facts;
+    let domain = tls::certified_domain(domain);
+    if !facts.covers(&format!("api.{domain}")) {
+        let names = facts.names.join(", ");
+        tracing::warn!(
+            "the certificate is for {names} and not for *.{domain}: E2B clients will refuse it; see --domain"
+        );
+    }
 }

@@ -11,4 +11,5 @@ mod run_terminal;
 mod security;
 mod telemetry;
 mod terminal_verbs;
+mod tls;
 mod verbs;

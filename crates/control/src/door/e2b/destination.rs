@@ -13,6 +13,7 @@ use cove_engine::SandboxId;
 use http::{HeaderMap, Method, Uri, header};
 
 use super::query::Query;
+use crate::tls::certified_domain;
 
 pub const PREFIX: &str = "/e2b";
 
@@ -43,6 +44,8 @@ pub enum Destination {
     SignedFile,
     /// A browser asks what it may send; it cannot tell yet for which sandbox.
     Preflight,
+    /// A name below the domain that is neither the API's nor a sandbox's.
+    NoSuchHost,
     /// Not of this dialect.
     Elsewhere,
     Malformed(&'static str),
@@ -55,11 +58,21 @@ pub enum Reached {
     ByHeader,
 }
 
-pub fn of(method: &Method, uri: &Uri, headers: &HeaderMap, domain: &str) -> Destination {
+/// The names under which this server is known.
+#[derive(Debug, Clone, Copy)]
+pub struct Names<'a> {
+    pub domain: &'a str,
+    /// Where clients are told to find it, if that is said.
+    pub public_url: Option<&'a str>,
+}
+
+pub fn of(method: &Method, uri: &Uri, headers: &HeaderMap, names: Names<'_>) -> Destination {
+    let domain = names.domain;
     let host = host(uri, headers).unwrap_or_default();
     match named_by_host(host) {
         Named::Sandbox(id, port) => return Destination::Sandbox { id, port, reached: Reached::ByHost },
         Named::Malformed => return Destination::Malformed("the host name must be {port}-{sandbox id}.{domain}"),
+        Named::Nothing if is_nobodys(host, names) => return Destination::NoSuchHost,
         Named::Nothing => {}
     }
     match (text(headers, "e2b-sandbox-id"), text(headers, "e2b-sandbox-port")) {
@@ -101,6 +114,16 @@ pub fn api_domain<'a>(host: &'a str, domain: &str) -> Option<&'a str> {
     let rest = host.strip_prefix("api.")?;
     let local = rest == "localhost" || rest.ends_with(".localhost");
     (local || rest == without_port(domain)).then_some(rest)
+}
+
+/// Below the domain there are the API, the sandboxes, and what the operator calls this server; a page at any other name would
+/// be a second origin for the same server.
+fn is_nobodys(host: &str, names: Names<'_>) -> bool {
+    let domain = without_port(names.domain);
+    let below = host.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'));
+    let public = names.public_url.and_then(|url| url.parse::<Uri>().ok());
+    let is_public = public.as_ref().and_then(Uri::host).is_some_and(|public| public.eq_ignore_ascii_case(host));
+    below && !is_public && host != certified_domain(domain) && api_domain(host, domain).is_none()
 }
 
 /// The path below the dialect's prefix.
@@ -159,7 +182,18 @@ mod tests {
             .iter()
             .map(|(name, value)| (name.parse::<http::HeaderName>().unwrap(), value.parse().unwrap()))
             .collect();
-        of(&Method::GET, &uri.parse().unwrap(), &headers, "sbx.example.com:8443")
+        let names = Names { domain: "sbx.example.com:8443", public_url: Some("https://cove.sbx.example.com") };
+        of(&Method::GET, &uri.parse().unwrap(), &headers, names)
+    }
+
+    #[test]
+    fn below_the_domain_no_other_name_leads_here() {
+        for host in ["www.sbx.example.com", "3000-short.sbx.example.com:8443", "a.api.sbx.example.com"] {
+            assert_eq!(ask("/api/sandboxes", &[("host", host)]), Destination::NoSuchHost, "{host}");
+        }
+        for host in ["sbx.example.com:8443", "cove.sbx.example.com", "localhost:7070", "10.0.0.7", "example.com"] {
+            assert_eq!(ask("/api/sandboxes", &[("host", host)]), Destination::Elsewhere, "{host}");
+        }
     }
 
     fn sandbox(port: u16, reached: Reached) -> Destination {

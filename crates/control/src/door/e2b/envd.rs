@@ -16,7 +16,7 @@ use http::{HeaderMap, Method, Request, StatusCode, header};
 use super::connect::{Code, Ending, RpcError, stream, unary};
 use super::error::{plain, sandbox_not_found};
 use super::watchers::Watchers;
-use super::{files, filesystem, process};
+use super::{files, filesystem, marks, process};
 use crate::guest::{Guest, GuestError};
 
 /// Where the original daemon listens; clients name it in their headers and host names.
@@ -141,11 +141,7 @@ impl Envd {
 
     /// What every process can read off its environment: where it runs.
     pub fn birth_marks(&self) -> [(String, String); 3] {
-        [
-            ("E2B_SANDBOX".into(), "true".into()),
-            ("E2B_SANDBOX_ID".into(), self.id.clone()),
-            ("E2B_TEMPLATE_ID".into(), self.template.clone()),
-        ]
+        marks::of(&self.id, &self.template).map(|(name, value)| (name.to_owned(), value))
     }
 
     /// The home of the user who acts; an unknown user is an answer of its own.

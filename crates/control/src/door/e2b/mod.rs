@@ -25,6 +25,7 @@ pub mod facts;
 pub mod figures;
 pub mod files;
 pub mod filesystem;
+pub mod marks;
 pub mod message;
 pub mod preview;
 pub mod process;
@@ -43,7 +44,7 @@ use axum::response::{IntoResponse, Response};
 use http::{Request, StatusCode};
 use tower::ServiceExt;
 
-use self::destination::Destination;
+use self::destination::{Destination, Names};
 use self::error::plain;
 use self::signers::Signers;
 use self::watchers::Watchers;
@@ -68,8 +69,9 @@ impl Door {
 /// Takes what is of this dialect and passes the rest on. To be laid around all other doors, since a sandbox's host
 /// name decides before any path does.
 pub async fn intercept(State(door): State<Door>, mut request: Request<Body>, next: Next) -> Response {
-    let domain = &door.app.config().domain;
-    match destination::of(request.method(), request.uri(), request.headers(), domain) {
+    let config = door.app.config();
+    let names = Names { domain: &config.domain, public_url: config.public_url.as_deref() };
+    match destination::of(request.method(), request.uri(), request.headers(), names) {
         Destination::Elsewhere => next.run(request).await,
         Destination::Sandbox { id, port, reached } => door.traffic(&id, port, reached, request).await,
         Destination::SignedFile => {
@@ -89,6 +91,7 @@ pub async fn intercept(State(door): State<Door>, mut request: Request<Body>, nex
                 Err(never) => match never {},
             }
         }
+        Destination::NoSuchHost => plain(StatusCode::NOT_FOUND, "no sandbox and no API has this host name"),
         Destination::Malformed(reason) => plain(StatusCode::BAD_REQUEST, reason),
     }
 }

@@ -52,7 +52,7 @@ impl Door {
         {
             return plain(StatusCode::UNAUTHORIZED, reason);
         }
-        let (sandbox, guest) = match self.app.reach_any(&id).await {
+        let (sandbox, guest) = match self.app.reach_into(sandbox).await {
             Ok(reached) => reached,
             Err(error) => return self.unreachable(&id, &error, request.headers()),
         };
@@ -89,7 +89,7 @@ impl Door {
         if !sandbox.public && !same(header("e2b-traffic-access-token"), sandbox.traffic_token.as_bytes()) {
             return plain(StatusCode::FORBIDDEN, "missing or invalid traffic access token");
         }
-        match self.app.reach_any(&id).await {
+        match self.app.reach_into(sandbox).await {
             Ok((sandbox, guest)) => {
                 let interpreter = self.app.interpreter();
                 CodeInterpreter { interpreter, sandbox: &sandbox, guest: &guest }.answer(request).await
@@ -108,7 +108,7 @@ impl Door {
             }
         }
         let facts = Facts::of(&sandbox);
-        match self.app.reach_any(&id).await {
+        match self.app.reach_into(sandbox).await {
             Ok((_, guest)) => preview::forward(&guest, &id, port, facts.mask_request_host.as_deref(), request).await,
             Err(error) => self.unreachable(&id, &error, request.headers()),
         }

@@ -11,9 +11,10 @@ use serde_json::Value;
 
 use super::super::error::ApiError;
 use super::super::facts::Facts;
+use super::super::marks;
 use super::network::Network;
 use super::{By, body, describe, domain};
-use crate::sandbox::{Expiry, NewSandbox, TimersChange};
+use crate::sandbox::{Expiry, NewSandbox, State as Life, TimersChange};
 use crate::{App, Caller};
 
 const TIMEOUT_V1: i64 = 15;
@@ -102,6 +103,13 @@ async fn create(
         ..NewSandbox::default()
     };
     let sandbox = app.create_sandbox(caller, new).await?;
+    // A repeated call may find it asleep: it has its marks.
+    if sandbox.state == Life::Running {
+        let (sandbox, guest) = app.reach_into(sandbox.clone()).await?;
+        if let Err(error) = marks::leave(&guest, &sandbox).await {
+            tracing::warn!(sandbox = %sandbox.id, %error, "leave the marks of the dialect");
+        }
+    }
     let told = describe::handle(&sandbox, &domain(app, headers, uri));
     Ok((StatusCode::CREATED, axum::Json(told)).into_response())
 }

@@ -10,11 +10,14 @@ use super::super::figures::figures;
 use super::super::query::Query;
 use super::{By, find};
 use crate::App;
+use crate::clock::Timestamp;
 use crate::sandbox::State as Life;
+use crate::sandbox::metrics::Sample;
 
 const MANY: usize = 100;
 
-/// The figures of now, where now is in the span that was asked for. A span of the past has none: nothing is recorded.
+/// The samples of the span that was asked for. A sandbox so young that there is one sample alone is measured now, since a
+/// share of the processor is the difference of two.
 pub async fn of_one(
     State(app): State<App>,
     By(caller): By,
@@ -23,15 +26,31 @@ pub async fn of_one(
 ) -> Result<axum::Json<Vec<Value>>, ApiError> {
     let query = Query::of(&uri);
     let second = |name: &str| query.get(name).and_then(|text| text.parse::<i64>().ok());
+    let time =
+        |second: i64| Timestamp::from_second(second).map_err(|_| ApiError::bad("start, end: seconds since 1970"));
+    let from = second("start").map(time).transpose()?;
+    // The last second counts to its end.
+    let to = second("end").map(|end| time(end.saturating_add(1))).transpose()?;
     let sandbox = find(&app, &caller, &id).await?;
-    let now = app.now();
-    let inside = second("start").is_none_or(|start| start <= now.as_second())
-        && second("end").is_none_or(|end| now.as_second() <= end + 1);
-    if !inside || sandbox.state != Life::Running {
-        return Ok(axum::Json(Vec::new()));
+    let samples = app.metrics(&caller, sandbox.id.as_str(), from, to).await?;
+    if samples.len() == 1 && sandbox.state == Life::Running {
+        let figures = figures(&app, &sandbox).await?;
+        return Ok(axum::Json(vec![tell(&figures, app.now())]));
     }
-    let figures = figures(&app, &sandbox).await?;
-    Ok(axum::Json(vec![tell(&figures, now)]))
+    Ok(axum::Json(samples.iter().map(|sample| tell(&recorded(sample), sample.at)).collect()))
+}
+
+/// In the dialect a full sandbox has 100 per cent, however many processors it has.
+fn recorded(sample: &Sample) -> Figures {
+    Figures {
+        cpu_count: sample.cpus,
+        cpu_used_percent: (sample.cpu_percent / sample.cpus.max(0.01) * 100.0).round() / 100.0,
+        memory_used: sample.memory,
+        memory_total: sample.memory_limit,
+        memory_cache: sample.memory_cache,
+        disk_used: sample.disk,
+        disk_total: sample.disk_limit.unwrap_or(0),
+    }
 }
 
 pub async fn of_many(State(app): State<App>, By(caller): By, uri: Uri) -> Result<axum::Json<Value>, ApiError> {

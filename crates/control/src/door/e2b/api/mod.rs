@@ -92,9 +92,11 @@ pub fn body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
 }
 
 /// Where previews are, as the client that asked can reach them: the configured domain, with the port that it used
-/// itself unless the domain says one.
+/// itself unless the domain says one. Over https it is the name that the certificate bears.
 pub fn domain(app: &App, headers: &HeaderMap, uri: &http::Uri) -> String {
-    let domain = &app.config().domain;
+    let secure = headers.get("x-forwarded-proto").is_some_and(|protocol| protocol == "https");
+    let certified = crate::tls::certified_domain(&app.config().domain);
+    let domain = if secure && !app.config().domain.contains(':') { &certified } else { &app.config().domain };
     let host = uri.authority().map(|authority| authority.as_str());
     let host = host.or_else(|| headers.get(http::header::HOST)?.to_str().ok()).unwrap_or_default();
     // Who asked at `api.{domain}` finds its sandboxes at `{port}-{id}.{domain}`.

@@ -1,0 +1,38 @@
+//! What a program inside can read of where it runs, beside the environment of the commands that clients start: files
+//! that are there for all others too, under the names that the dialect gives them.
+
+use cove_protocol::Request as Ask;
+use cove_protocol::file::WriteMode;
+
+use super::envd::ROOT;
+use crate::guest::{Guest, GuestError};
+use crate::sandbox::Sandbox;
+
+const FOLDER: &str = "/run/e2b";
+
+/// Name and value, in the environment and in files alike.
+pub fn of(id: &str, template: &str) -> [(&'static str, String); 3] {
+    [("E2B_SANDBOX", "true".into()), ("E2B_SANDBOX_ID", id.into()), ("E2B_TEMPLATE_ID", template.into())]
+}
+
+/// Writes the files, all at once.
+pub async fn leave(guest: &Guest, sandbox: &Sandbox) -> Result<(), GuestError> {
+    let marks = of(sandbox.id.as_str(), &sandbox.template);
+    futures::future::try_join_all(marks.map(|(name, value)| write(guest, name, value))).await?;
+    Ok(())
+}
+
+async fn write(guest: &Guest, name: &str, value: String) -> Result<(), GuestError> {
+    let ask = Ask::Write {
+        path: format!("{FOLDER}/.{name}"),
+        user: Some(ROOT.into()),
+        how: WriteMode::InPlace,
+        mode: None,
+        parents: true,
+    };
+    let mut operation = guest.send(&ask).await?;
+    operation.to.data(value.as_bytes()).await?;
+    operation.to.end().await?;
+    operation.reply().await?;
+    Ok(())
+}
