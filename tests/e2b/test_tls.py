@@ -11,6 +11,7 @@ import pathlib
 import ssl
 import subprocess
 import sys
+import tempfile
 
 import pytest
 from conftest import Server
@@ -20,6 +21,13 @@ from world import World
 DOMAIN = "sbx.example"
 PACKAGES = os.environ.get("E2B_NODE_PACKAGES", "")
 HERE = pathlib.Path(__file__).parent
+
+
+@pytest.fixture
+def place():
+    """A folder with a short name: sockets are in it, whose paths the kernel limits."""
+    with tempfile.TemporaryDirectory(prefix="cove-e2b-", ignore_cleanup_errors=True) as folder:
+        yield pathlib.Path(folder)
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +92,12 @@ class Secure(Server):
 
 
 @pytest.fixture(scope="module")
-def secure(world, tmp_path_factory):
+def secure(world):
     """At the port that https has anyway, with the local authority."""
-    server = Secure(world, tmp_path_factory.mktemp("secure"), "127.0.0.1:443")
-    yield server
-    server.leave()
+    with tempfile.TemporaryDirectory(prefix="cove-e2b-", ignore_cleanup_errors=True) as folder:
+        server = Secure(world, folder, "127.0.0.1:443")
+        yield server
+        server.leave()
 
 
 WHOLE_STORY = """
@@ -322,17 +331,17 @@ def certify(folder, name):
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "30"]
         + ["-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name},DNS:*.{name}"]
-        + ["-keyout", str(key), "-out", str(chain)],
+        + ["-addext", "basicConstraints=critical,CA:FALSE", "-keyout", str(key), "-out", str(chain)],
         check=True,
         capture_output=True,
     )
     return chain, key
 
 
-def test_a_certificate_of_the_operators_is_shown_and_read_again(world, tmp_path):
-    chain, key = certify(tmp_path, DOMAIN)
+def test_a_certificate_of_the_operators_is_shown_and_read_again(world, place):
+    chain, key = certify(place, DOMAIN)
     flags = ["--tls-certificate", str(chain), "--tls-key", str(key)]
-    server = Secure(world, tmp_path, "127.0.0.1:7443", *flags)
+    server = Secure(world, place, "127.0.0.1:7443", *flags)
     try:
         # The domain carries the port here, for both SDKs.
         environment = server.trust(bundle=chain, alone=chain)
@@ -351,7 +360,7 @@ def test_a_certificate_of_the_operators_is_shown_and_read_again(world, tmp_path)
         chain.write_text("no certificate")
         wait_for(lambda: "the last one stays" in server.said(), 20, "a word in the log")
         assert shown(server) == first
-        certify(tmp_path, DOMAIN)
+        certify(place, DOMAIN)
         wait_for(lambda: shown(server) != first, 20, "the new certificate")
         status, _, _ = server.curl(f"https://api.{DOMAIN}:7443/health", trust=str(chain))
         assert status == 204
@@ -359,11 +368,11 @@ def test_a_certificate_of_the_operators_is_shown_and_read_again(world, tmp_path)
         server.leave()
 
 
-def test_a_certificate_that_cannot_be_used_is_refused_at_the_start(tmp_path):
-    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
-    chain, _ = certify(tmp_path / "a", DOMAIN)
-    _, key = certify(tmp_path / "b", DOMAIN)
-    arguments = ["serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path / "data"), "--tls", "127.0.0.1:0"]
+def test_a_certificate_that_cannot_be_used_is_refused_at_the_start(place):
+    (place / "a").mkdir(), (place / "b").mkdir()
+    chain, _ = certify(place / "a", DOMAIN)
+    _, key = certify(place / "b", DOMAIN)
+    arguments = ["serve", "--listen", "127.0.0.1:0", "--data", str(place / "data"), "--tls", "127.0.0.1:0"]
     done = subprocess.run(
         [PROGRAM, *arguments, "--tls-certificate", str(chain), "--tls-key", str(key)],
         capture_output=True,
@@ -374,9 +383,9 @@ def test_a_certificate_that_cannot_be_used_is_refused_at_the_start(tmp_path):
     assert f"{chain} holds no usable certificate for this key" in done.stderr
 
 
-def test_names_below_localhost_need_no_dns(tmp_path):
+def test_names_below_localhost_need_no_dns(place):
     """Python's SDK finds `*.localhost` by itself: no DNS, no world."""
-    server = Server(tmp_path, "--tls", "127.0.0.1:0")
+    server = Server(place, "--tls", "127.0.0.1:0")
     try:
         environment = dict(line.split("=", 1) for line in server.said().replace("  export ", "\n").splitlines() if "=" in line)
         assert environment["E2B_DOMAIN"].startswith("cove.localhost:")
