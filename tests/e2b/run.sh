@@ -8,7 +8,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 : "${COVE_BIN:=${CARGO_TARGET_DIR:-$COVE_CACHE/target}/debug/cove}"
 export COVE_BIN
 cache=$COVE_CACHE/e2b
-newest=2.63.0 pinned=2.30.0 interpreter=2.11.5 javascript=2.51.0 cli=2.19.0
+# Of today and of a while ago: the Python SDK, the JavaScript SDK and the command line.
+newest=(2.63.0 2.51.0 2.19.0) pinned=(2.30.0 2.45.0 2.16.0) interpreter=2.11.5
 
 die() { printf 'error: %s\n' "$1" >&2; shift; for hint in "$@"; do printf 'hint: %s\n' "$hint" >&2; done; exit 1; }
 [ -x "$COVE_BIN" ] || die "$COVE_BIN is not there" "cargo build, or COVE_BIN=…"
@@ -25,24 +26,26 @@ python_packages() { # python_packages VERSION [PACKAGE…]
         die "cannot install the Python package e2b $version" "look at the message of pip above"
 }
 
-node_packages() {
-    local folder=$cache/node-$javascript-$cli
-    export E2B_NODE_PACKAGES=$folder/package.json
+node_packages() { # node_packages SDK CLI
+    local folder=$cache/node-$1-$2
     [ -e "$folder/complete" ] && return
     rm -rf "$folder" && mkdir -p "$folder" && echo '{"private":true}' >"$folder/package.json"
-    (cd "$folder" && npm install --silent --no-progress "e2b@$javascript" "@e2b/cli@$cli") && touch "$folder/complete" ||
-        die "cannot install the npm packages e2b and @e2b/cli" "look at the message of npm above"
+    (cd "$folder" && npm install --silent --no-progress "e2b@$1" "@e2b/cli@$2") && touch "$folder/complete" ||
+        die "cannot install the npm packages e2b $1 and @e2b/cli $2" "look at the message of npm above"
 }
 
 mkdir -p "$cache"
-python_packages "$newest" "e2b-code-interpreter==$interpreter"
-python_packages "$pinned"
-if command -v npm >/dev/null; then node_packages; else echo "hint: no npm here: the JavaScript SDK is not tested" >&2; fi
+python_packages "${newest[0]}" "e2b-code-interpreter==$interpreter"
+python_packages "${pinned[0]}"
+if command -v npm >/dev/null; then node_packages "${newest[@]:1}" && node_packages "${pinned[@]:1}"; else echo "hint: no npm here: the JavaScript SDK is not tested" >&2; fi
 
 log=$(mktemp); trap 'rm -f "$log"' EXIT
 passed=0 failed=0
-for version in "$newest" "$pinned"; do
-    printf '\n=== e2b %s (Python)\n' "$version"
+for versions in "${newest[*]}" "${pinned[*]}"; do
+    read -r version javascript cli <<<"$versions"
+    printf '\n=== e2b %s (Python), %s (JavaScript), command line %s\n' "$version" "$javascript" "$cli"
+    export E2B_NODE_PACKAGES=$cache/node-$javascript-$cli/package.json
+    [ -e "$E2B_NODE_PACKAGES" ] || unset E2B_NODE_PACKAGES
     (cd "$here" && PYTHONDONTWRITEBYTECODE=1 "$cache/python-$version/bin/python" -m pytest -q "$@") 2>&1 | tee "$log"
     last=$(sed 's/\x1b\[[0-9;]*m//g' "$log" | tail -n 1)
     number() { grep -oE "[0-9]+ $1" <<<"$last" | grep -oE '[0-9]+' || echo 0; }
@@ -50,8 +53,6 @@ for version in "$newest" "$pinned"; do
     # A run that says nothing of tests did not happen.
     ((ok + bad)) || bad=1
     passed=$((passed + ok)) failed=$((failed + bad))
-    # The packages of the other world need testing once.
-    unset E2B_NODE_PACKAGES
 done
 printf '%d passed, %d failed\n' "$passed" "$failed"
 ((failed == 0))

@@ -44,6 +44,14 @@ def test_the_command_line_lists_runs_and_ends(cli, create):
     assert "sandbox.created" in logs.stdout, logs.stdout + logs.stderr
     info = cli("sandbox", "info", sandbox.sandbox_id)
     assert sandbox.sandbox_id in info.stdout, info.stdout + info.stderr
+    figures = cli("sandbox", "metrics", sandbox.sandbox_id)
+    assert figures.returncode == 0 and "CPU" in figures.stdout, figures.stdout + figures.stderr
+    for verb in ("pause", "resume"):
+        done = cli("sandbox", verb, sandbox.sandbox_id)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert sandbox.is_running()
+    missing = cli("sandbox", "exec", "a" * 20, "true")
+    assert missing.returncode != 0
     ended = cli("sandbox", "kill", sandbox.sandbox_id)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert sandbox.is_running() is False

@@ -173,6 +173,35 @@ def test_a_closed_port_is_told_with_those_that_are_open(server, site):
     assert page.startswith(b"<!doctype html>")
 
 
+HEAD = """
+import socket
+server = socket.create_server(("127.0.0.1", 8004))
+while True:
+    peer, _ = server.accept()
+    head = b""
+    while b"\\r\\n\\r\\n" not in head and (more := peer.recv(4096)):
+        head += more
+    peer.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(head) + head)
+    peer.close()
+"""
+
+
+def test_the_program_inside_sees_the_host_that_was_chosen(server, create):
+    sandbox = create(network={"mask_request_host": "${PORT}.internal.example"})
+    sandbox.files.write("head.py", HEAD)
+    sandbox.commands.run("python3 head.py", background=True)
+    host = f"8004-{sandbox.sandbox_id}.localhost:{server.port}"
+
+    def head():
+        status, body, _ = call(server, sandbox, "GET", "/", host=host)
+        return body.decode() if status == 200 else None
+
+    seen = wait_for(head, 10, "the program inside")
+    # Letter by letter: there are programs that look for no other spelling.
+    assert "\r\nHost: 8004.internal.example\r\n" in seen, seen
+    assert f"\r\nX-Forwarded-Host: {host}\r\n" in seen, seen
+
+
 def test_private_traffic_needs_its_token(server, create):
     sandbox = create(network={"allow_public_traffic": False})
     sandbox.commands.run("python3 -m http.server 8001", background=True)

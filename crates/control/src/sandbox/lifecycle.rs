@@ -132,8 +132,10 @@ impl App {
             Effect::Export => self.export(sandbox).await?,
             Effect::Import => self.import(sandbox).await?,
             Effect::Destroy => {
-                provider.destroy(&sandbox.id).await?;
-                self.forget_archive(sandbox).await?;
+                // Neither waits for the other: the archive may be at the far end of a network.
+                let (destroyed, forgotten) = tokio::join!(provider.destroy(&sandbox.id), self.forget_archive(sandbox));
+                destroyed?;
+                forgotten?;
             }
         }
         Ok(())
