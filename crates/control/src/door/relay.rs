@@ -70,7 +70,10 @@ pub async fn to_port(guest: &Guest, port: u16, host: Host, mut request: Request)
         error => Broken::Guest(error),
     })?;
     let broken = |error: hyper::Error| Broken::BrokeOff { port, reason: error.to_string() };
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(pipe)).await.map_err(broken)?;
+    // Header names as most proxies write them: programs that compare them letter by letter are out there.
+    let mut line = hyper::client::conn::http1::Builder::new();
+    line.title_case_headers(true);
+    let (mut sender, connection) = line.handshake(TokioIo::new(pipe)).await.map_err(broken)?;
     // Ends with the exchange, or with the upgraded connection.
     tokio::spawn(connection.with_upgrades());
 
