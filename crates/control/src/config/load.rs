@@ -38,11 +38,14 @@ pub struct Flag {
     pub word: String,
 }
 
+/// Asks for a variable by its name.
+type Environment = dyn Fn(&str) -> Option<String>;
+
 /// What is to be laid over the defaults.
 #[derive(Default)]
 pub struct Layers<'a> {
     pub file: Option<&'a Path>,
-    pub environment: Option<&'a dyn Fn(&str) -> Option<String>>,
+    pub environment: Option<&'a Environment>,
     pub flags: Vec<Flag>,
 }
 

@@ -31,7 +31,8 @@ pub async fn metrics(State(app): State<App>) -> Result<Response, ApiError> {
 fn pools(page: &mut Page, app: &App) {
     let pools = app.pool_figures();
     type Figure = (String, u32, u32, u64, u64);
-    let families: [(&str, &str, &str, fn(&Figure) -> u64); 4] = [
+    type Family = (&'static str, &'static str, &'static str, fn(&Figure) -> u64);
+    let families: [Family; 4] = [
         ("cove_pool_size", "gauge", "How many sandboxes a warm pool shall hold.", |pool| pool.1.into()),
         ("cove_pool_ready", "gauge", "How many it holds.", |pool| pool.2.into()),
         ("cove_pool_hits_total", "counter", "Creations that were served from a warm pool.", |pool| pool.3),
