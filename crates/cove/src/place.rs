@@ -56,8 +56,9 @@ pub enum Files {
     OnDisk,
 }
 
+/// Of the host: an ordinary user's engine is root of its own user namespace only.
 pub fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
+    cove_engine::privilege::is_host_root()
 }
 
 fn home() -> PathBuf {

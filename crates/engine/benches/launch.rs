@@ -91,7 +91,12 @@ fn main() {
 fn open(data: &Path) -> Engine {
     let program = PathBuf::from(env!("CARGO_BIN_EXE_cove-spawner"));
     let count = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let config = Config { data: data.to_owned(), spawning: Spawning::Processes { count, program }, pool: POOL };
+    let config = Config {
+        data: data.to_owned(),
+        spawning: Spawning::Processes { count, program },
+        pool: POOL,
+        waived: Vec::new(),
+    };
     Engine::open(config).expect("an engine")
 }
 

@@ -1,4 +1,4 @@
-//! Measures launches: `launch [count] [parallel] [pool]`, as root.
+//! Measures launches: `launch [count] [parallel] [pool]`, as root or as an ordinary user.
 //!
 //! Prints, in microseconds, how long a launch takes until its guest answered and how long its destruction takes, and
 //! how many of both a second the engine does with so many callers.
@@ -18,11 +18,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         std::env::args().nth(place).and_then(|word| word.parse().ok()).unwrap_or(otherwise)
     };
     let (count, parallel, pool) = (argument(1, 200), argument(2, 1), argument(3, 64));
-    let data = std::env::var_os("COVE_DATA").map_or_else(|| std::env::temp_dir().join("cove-measure"), Into::into);
+    let data: std::path::PathBuf =
+        std::env::var_os("COVE_DATA").map_or_else(|| std::env::temp_dir().join("cove-measure"), Into::into);
+    cove_engine::privilege::enter(Some(&data))?;
     let program = std::env::current_exe()?;
     let workers = NonZeroUsize::new(parallel.min(2)).unwrap_or(NonZeroUsize::MIN);
     let spawning = Spawning::Processes { count: workers, program };
-    let engine = Engine::open(Config { data, spawning, pool })?;
+    let engine = Engine::open(Config { data, spawning, pool, waived: cove_engine::Limit::ALL.to_vec() })?;
     if std::env::var_os("WARM").is_some() {
         // Lets the pool fill, to measure launches alone.
         std::thread::sleep(std::time::Duration::from_millis(pool as u64 * 4));

@@ -11,6 +11,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
+use crate::fence::Inside;
 
 /// Where a sandbox's programs are looked for; the last is ours.
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/cove/bin";
@@ -19,7 +20,7 @@ pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 const ALIASES: [(&str, &str); 2] = [("python", "/usr/bin/python3"), ("pip", "/usr/bin/pip3")];
 
 /// The user that commands run as where nobody is named.
-const USER: u32 = 1000;
+pub const USER: u32 = 1000;
 
 /// Raised when what is written here changes.
 const EDITION: u32 = 2;
@@ -147,16 +148,16 @@ pub fn unmerged() -> Vec<&'static str> {
 }
 
 /// The layer for this state of the host, made if it is not there. `data` is the engine's data directory.
-pub fn layer(data: &Path) -> Result<PathBuf, Error> {
+pub fn layer(data: &Path, inside: Inside) -> Result<PathBuf, Error> {
     let folder = data.join("base");
-    let layer = folder.join(name());
+    let layer = folder.join(name(inside));
     if layer.exists() {
         return Ok(layer);
     }
     fs::create_dir_all(&folder).map_err(Error::file("make", &folder))?;
     let draft = folder.join(format!("draft-{}", std::process::id()));
     remove(&draft).map_err(Error::file("remove", &draft))?;
-    write(&draft).map_err(Error::file("write the base layer to", &draft))?;
+    write(&draft, inside).map_err(Error::file("write the base layer to", &draft))?;
     match fs::rename(&draft, &layer) {
         // Another engine on this data directory was faster; both made the same.
         Err(_) if layer.exists() => remove(&draft).map_err(Error::file("remove", &draft))?,
@@ -166,7 +167,7 @@ pub fn layer(data: &Path) -> Result<PathBuf, Error> {
 }
 
 /// By what goes into it.
-fn name() -> String {
+fn name(inside: Inside) -> String {
     let mut state = DefaultHasher::new();
     (EDITION, env!("CARGO_PKG_VERSION"), DIRECTORIES, LINKS, ALIASES, FILES).hash(&mut state);
     for source in COPIED.iter().chain(&COPIED_TLS) {
@@ -174,10 +175,11 @@ fn name() -> String {
             (source, metadata.size(), metadata.mtime(), metadata.mtime_nsec(), metadata.ino()).hash(&mut state);
         }
     }
-    format!("{:016x}", state.finish())
+    let kind = if inside == Inside::Range { "" } else { "-single" };
+    format!("{:016x}{kind}", state.finish())
 }
 
-fn write(layer: &Path) -> io::Result<()> {
+fn write(layer: &Path, inside: Inside) -> io::Result<()> {
     fs::create_dir(layer)?;
     fs::set_permissions(layer, fs::Permissions::from_mode(0o755))?;
     for (name, mode) in DIRECTORIES {
@@ -204,6 +206,10 @@ fn write(layer: &Path) -> io::Result<()> {
     for (name, mode, text) in FILES {
         fs::write(layer.join(name), text)?;
         fs::set_permissions(layer.join(name), fs::Permissions::from_mode(mode))?;
+    }
+    // With a single id everything is its own, whoever it is.
+    if inside != Inside::Range {
+        return Ok(());
     }
     for name in ["home/user", "home/user/.profile", "home/user/.bashrc", "workspace"] {
         chown(layer.join(name), Some(USER), Some(USER))?;

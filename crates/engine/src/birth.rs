@@ -15,14 +15,18 @@ use cove_sys::mount::{Attributes, Reach, set_attributes};
 use crate::base;
 use crate::cgroup::Entry;
 use crate::error::Error;
+use crate::fence::{self, Inside};
 use crate::house::Fresh;
 use crate::memory_info;
 use crate::network::RESOLVER;
 use crate::pool::Identity;
+use crate::privilege::{self, Ids, Privilege};
 use crate::refused::{Refused, Step};
 use crate::seccomp::Rules;
 use crate::spawner::handle::Spawners;
-use crate::spawner::wire::{Attach, AttachKind, Cgroup, Durability, Launch, Outgoing, Overlay, Request, Slot, Window};
+use crate::spawner::wire::{
+    Attach, AttachKind, Cgroup, Durability, Groups, Launch, Outgoing, Overlay, Request, Slot, Window,
+};
 use crate::spec::{Access, Mount, Root, Spec, Storage};
 use crate::storage::Upper;
 use crate::user_namespace::{Maps, RANGE};
@@ -37,9 +41,10 @@ pub struct Birth {
     overlays: Vec<Layered>,
     shown: Vec<Shown>,
     rules: Rules,
-    memory_info: OwnedFd,
+    memory_info: Option<OwnedFd>,
     boot_id: String,
     fresh: Fresh,
+    privilege: Privilege,
 }
 
 /// A host folder or file, as a detached mount.
@@ -65,6 +70,9 @@ pub struct Layers<'a> {
     pub unmerged: &'a [&'static str],
     pub data: &'a Path,
     pub fresh: Fresh,
+    pub privilege: Privilege,
+    /// What `/proc/meminfo` shows inside; the host's where nothing holds a limit.
+    pub memory: Option<u64>,
 }
 
 impl Birth {
@@ -77,13 +85,13 @@ impl Birth {
         socket: &Path,
         spawners: &Spawners,
     ) -> Result<Birth, Error> {
-        let map = identity.pair.user.as_fd();
-        let overlays = layers.overlays(map)?;
+        let overlays = layers.overlays(layers.map(&identity))?;
         let shown = layers.shown(&identity, spawners)?;
         let rules = layers.rules();
-        let memory_info = memory_info::make(&socket.with_file_name("meminfo"), layers.spec.limits.memory)?;
+        let file = socket.with_file_name("meminfo");
+        let memory_info = layers.memory.map(|memory| memory_info::make(&file, memory)).transpose()?;
+        let storage = open_storage(upper, &identity, layers.map(&identity))?;
         let boot_id = boot_id()?;
-        let storage = open_storage(upper, &identity)?;
         // What an earlier life left there is nobody's.
         match std::fs::remove_file(socket) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -92,6 +100,7 @@ impl Birth {
             _ => {}
         }
         let listener = UnixListener::bind(socket).map_err(Error::file("listen on", socket))?;
+        let (fresh, privilege) = (layers.fresh, layers.privilege);
         Ok(Birth {
             identity,
             network,
@@ -103,7 +112,8 @@ impl Birth {
             rules,
             memory_info,
             boot_id,
-            fresh: layers.fresh,
+            fresh,
+            privilege,
         })
     }
 
@@ -158,8 +168,12 @@ impl Birth {
             files: if self.fresh == Fresh::Yes { identity_files(spec) } else { Vec::new() },
             hostname: spec.hostname.clone(),
             first_id: self.identity.first_id,
+            terminal_group: self.terminal_group(),
+            first_user: self.identity.inside.first(),
+            groups: if self.privilege == Privilege::User(Ids::Single) { Groups::Kept } else { Groups::Dropped },
+            processes: (self.privilege != Privilege::Root && fence::counts_processes()).then_some(spec.limits.pids),
             shared_memory: spec.limits.memory / 2,
-            memory_info: Some(pass(self.memory_info.as_fd())?),
+            memory_info: self.memory_info.as_ref().map(|file| pass(file.as_fd())).transpose()?,
             boot_id: self.boot_id.clone(),
             listener: pass(self.listener.as_fd())?,
             leash: leash.map(&mut pass).transpose()?,
@@ -167,12 +181,20 @@ impl Birth {
         })
     }
 
+    /// 5 is the group `tty` of every distribution.
+    fn terminal_group(&self) -> u32 {
+        match self.identity.inside {
+            Inside::Range => self.identity.first_id + 5,
+            Inside::Single(_) => self.identity.first_id,
+        }
+    }
+
     /// What is left to close when the sandbox runs.
     pub fn leftovers(self) -> Vec<OwnedFd> {
         let mut rest = vec![self.identity.pair.user, self.identity.pair.assembly, self.network, self.storage];
         rest.extend(self.overlays.into_iter().flat_map(|overlay| overlay.lowers));
         rest.extend(self.shown.into_iter().map(|shown| shown.mount));
-        rest.push(self.memory_info);
+        rest.extend(self.memory_info);
         rest.extend(self.entry.tasks);
         rest.extend(self.entry.directory);
         rest
@@ -180,7 +202,12 @@ impl Birth {
 }
 
 impl Layers<'_> {
-    fn overlays(&self, map: BorrowedFd<'_>) -> Result<Vec<Layered>, Error> {
+    /// What layers are mounted with; an ordinary user may map no ids and needs none: the home's are the sandbox's.
+    fn map<'fd>(&self, identity: &'fd Identity) -> Option<BorrowedFd<'fd>> {
+        (self.privilege == Privilege::Root).then(|| identity.pair.user.as_fd())
+    }
+
+    fn overlays(&self, map: Option<BorrowedFd<'_>>) -> Result<Vec<Layered>, Error> {
         let over_root = |lowers| Layered { target: "", lowers, upper: "root", work: "root-work" };
         match &self.spec.root {
             Root::Base => {
@@ -203,7 +230,7 @@ impl Layers<'_> {
         let mut shown = Vec::new();
         if self.spec.root == Root::Base {
             for name in self.unmerged {
-                let mount = open_layer(&Path::new("/").join(name), identity.pair.user.as_fd())?;
+                let mount = open_layer(&Path::new("/").join(name), self.map(identity))?;
                 shown.push(Shown { mount, target: (*name).into(), kind: AttachKind::Directory });
             }
         }
@@ -229,15 +256,16 @@ impl Layers<'_> {
         if mount.access == Access::ReadOnly {
             attributes = attributes.and(Attributes::READ_ONLY);
         }
-        if source.starts_with(self.data) {
-            // A volume of ours: ids in it are 0-based like a layer's, and nobody else of the host gets there.
-            map_ids(&clone, attributes, identity.pair.user.as_fd(), &source)?;
+        if source.starts_with(self.data) || self.privilege != Privilege::Root {
+            // A volume of ours: ids in it are 0-based like a layer's, and nobody else of the host gets there. To an ordinary
+            // user's sandbox all files are as to that user.
+            map_ids(&clone, attributes, self.map(identity), &source)?;
         } else {
             let maps =
                 Maps::folder(identity.first_id, number_of(&self.spec.default_user), metadata.uid(), metadata.gid());
             let (_, descriptors) = spawners.call(&Request::UserNamespace(maps), &Outgoing::default())?;
             let map = descriptors.0.first().ok_or_else(|| Refused::new("receive a user namespace", Errno::BADMSG))?;
-            match map_ids(&clone, attributes, map.as_fd(), &source) {
+            match map_ids(&clone, attributes, Some(map.as_fd()), &source) {
                 // A filesystem without id maps can still be looked at, as everybody's files can.
                 Err(_) if mount.access == Access::ReadOnly => {
                     set_attributes(clone.as_fd(), Reach::One, attributes, None)
@@ -284,14 +312,13 @@ fn boot_id() -> Result<String, Error> {
 }
 
 /// A detached, read-only copy of the mount that holds `path`, rooted there, with the sandbox's ids.
-fn open_layer(path: &Path, map: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
+fn open_layer(path: &Path, map: Option<BorrowedFd<'_>>) -> Result<OwnedFd, Error> {
     let layer = clone_mount(path)?;
     map_ids(&layer, Attributes::READ_ONLY.and(Attributes::NO_DEVICES), map, path)?;
     Ok(layer)
 }
 
-fn open_storage(upper: &Upper, identity: &Identity) -> Result<OwnedFd, Error> {
-    let map = identity.pair.user.as_fd();
+fn open_storage(upper: &Upper, identity: &Identity, map: Option<BorrowedFd<'_>>) -> Result<OwnedFd, Error> {
     match upper {
         Upper::Memory(tmpfs) => {
             let mount = tmpfs.mount()?;
@@ -325,11 +352,18 @@ fn give_to(mount: &OwnedFd, first_id: u32) -> Result<(), Error> {
 fn clone_mount(path: &Path) -> Result<OwnedFd, Error> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let opened = rustix::mount::open_tree(CWD, path, flags);
-    opened.map_err(|errno| Error::file("open layer", path)(errno.into()))
+    opened.map_err(|errno| match errno {
+        // What is mounted below it was there before this user's mount namespace, and what lies beneath may not be laid open.
+        Errno::INVAL if !privilege::is_host_root() => Error::Invalid(format!(
+            "{} holds mounts of the host, which an ordinary user cannot leave out; choose a folder without any",
+            path.display()
+        )),
+        errno => Error::file("open layer", path)(errno.into()),
+    })
 }
 
-fn map_ids(mount: &OwnedFd, attributes: Attributes, map: BorrowedFd<'_>, path: &Path) -> Result<(), Error> {
-    let mapped = set_attributes(mount.as_fd(), Reach::One, attributes, Some(map));
+fn map_ids(mount: &OwnedFd, attributes: Attributes, map: Option<BorrowedFd<'_>>, path: &Path) -> Result<(), Error> {
+    let mapped = set_attributes(mount.as_fd(), Reach::One, attributes, map);
     Ok(mapped.step(&format!("map the sandbox's ids onto {}", path.display())).map_err(explain)?)
 }
 

@@ -14,11 +14,14 @@ use cove_protocol::Request as GuestRequest;
 use cove_sys::clone::SingleThreaded;
 
 use crate::birth::{Birth, Layers};
+use crate::cgroup::Group;
 use crate::error::Error;
+use crate::hold::{Hold, Limit};
 use crate::house::{Fresh, House, Leashes, Slot};
 use crate::life::Live;
 use crate::network::namespace::Kind;
 use crate::pool::Filler;
+use crate::privilege::{self, Privilege};
 use crate::reaper::{Age, Reaper, Task};
 use crate::refused::{Refused, Step};
 use crate::spawner::handle::{Again, Spawner, Spawners};
@@ -40,6 +43,8 @@ pub struct Config {
     pub spawning: Spawning,
     /// How many namespaces of each kind are kept ready.
     pub pool: usize,
+    /// Limits that nobody asked for: where an ordinary user's host cannot hold them they are dropped instead of refused.
+    pub waived: Vec<Limit>,
 }
 
 /// Who clones sandboxes.
@@ -65,18 +70,21 @@ pub struct Engine {
 
 impl Engine {
     pub fn open(config: Config) -> Result<Engine, Error> {
-        if !rustix::process::geteuid().is_root() {
-            return Err(Error::Invalid(
-                "the engine needs root: ordinary users cannot map a range of ids onto layers; use sudo".into(),
-            ));
-        }
+        let privilege = match config.spawning {
+            Spawning::Inline => privilege::enter(None)?,
+            Spawning::Processes { .. } => privilege::held().ok_or_else(|| {
+                Error::Invalid(
+                    "an ordinary user's process moves home (privilege::enter) before it opens an engine".into(),
+                )
+            })?,
+        };
         // Before the first thread: an inline spawner is a fork of this process.
         let (spawners, filler) = start_spawners(&config)?;
         let leashes = match config.spawning {
             Spawning::Inline => Leashes::Held,
             Spawning::Processes { .. } => Leashes::None,
         };
-        let (house, departures) = House::open(&config.data, spawners, config.pool, leashes)?;
+        let (house, departures) = House::open(&config, spawners, privilege, leashes)?;
         let house = Arc::new(house);
         let work = Arc::clone(&house);
         let reaper = Reaper::start(move |task| work.carry_out(task))?;
@@ -100,6 +108,7 @@ impl Engine {
 
     fn launch_then(&self, spec: &Spec, ready: impl FnOnce(&Running) -> Result<(), String>) -> Result<Running, Error> {
         spec.check()?;
+        self.house.hold.check(spec.storage, &spec.limits, &self.house.waived)?;
         let fresh = self.house.claim(&spec.id)?;
         let started = self.bring_up(spec, fresh).and_then(|running| match ready(&running) {
             Ok(()) => Ok(running),
@@ -124,17 +133,23 @@ impl Engine {
             house.hierarchy.clear(id.as_str())?;
         }
         // A namespace that is not ready takes a millisecond, and so does the other: side by side.
-        let (identity, rest) = house.pool.beside_identity(&house.spawners, || {
-            let group = house.hierarchy.create(id.as_str(), &spec.limits)?;
-            Ok((group, house.pool.network(kind)?))
-        });
+        let (identity, rest) = house.beside_identity(spec, || Ok((house.group(spec)?, house.pool.network(kind)?)));
         let identity = identity?;
         let first_id = identity.first_id;
         let born = || -> Result<Arc<Live>, Error> {
             let (group, network) = rest?;
-            let layers = Layers { spec, base: &house.base, unmerged: &house.unmerged, data: &house.data, fresh };
+            let layers = Layers {
+                spec,
+                base: &house.base(identity.inside)?,
+                unmerged: &house.unmerged,
+                data: &house.data,
+                fresh,
+                privilege: house.privilege,
+                memory: house.hold.holds_memory().then_some(spec.limits.memory),
+            };
+            let entry = group.as_ref().map(Group::entry).transpose()?.unwrap_or_default();
             let socket = house.records.socket(id);
-            let birth = Birth::prepare(&layers, &upper, identity, network, group.entry()?, &socket, &house.spawners)?;
+            let birth = Birth::prepare(&layers, &upper, identity, network, entry, &socket, &house.spawners)?;
             if let Network::Full(egress) = &spec.network {
                 house.proxy()?.attach(id, birth.network.as_fd(), egress)?;
             }
@@ -199,18 +214,36 @@ impl Engine {
     /// Other limits, at once if it runs, and for its next life.
     pub fn resize(&self, id: &SandboxId, limits: &Limits) -> Result<(), Error> {
         let mut spec = self.house.spec(id)?;
+        // Only what changes is asked for.
+        let same = |limit: &Limit| match limit {
+            Limit::Cpus => spec.limits.cpus == limits.cpus,
+            Limit::Memory => spec.limits.memory == limits.memory,
+            Limit::Pids => spec.limits.pids == limits.pids,
+            Limit::Disk => spec.limits.disk == limits.disk,
+        };
+        let unasked: Vec<Limit> = Limit::ALL.into_iter().filter(same).collect();
+        self.house.hold.check(spec.storage, limits, &unasked)?;
+        if self.house.privilege != Privilege::Root && spec.limits.pids != limits.pids && self.house.running(id).is_ok()
+        {
+            return Err(Error::Invalid(format!(
+                "sandbox {id} runs: the limit on its processes was set at its birth; stop it to change it"
+            )));
+        }
         if spec.storage == Storage::Memory && spec.limits.disk != limits.disk {
             return Err(Error::Invalid("the size of files in memory cannot change while the sandbox lives".into()));
         }
+        spec.limits = *limits;
+        let limits = self.house.limits(&spec);
         if spec.storage == Storage::Disk {
-            self.house.store.resize(id, limits)?;
+            self.house.store.resize(id, &limits)?;
         }
         if let Ok(live) = self.house.running(id) {
-            live.group()?.set(limits)?;
+            if let Some(group) = &live.group {
+                group.set(&limits)?;
+            }
             live.set_memory_limit(limits.memory);
             self.house.watch_memory(&live)?;
         }
-        spec.limits = *limits;
         self.house.records.write_spec(&spec)
     }
 
@@ -231,6 +264,16 @@ impl Engine {
         }
         spec.network = network.clone();
         self.house.records.write_spec(&spec)
+    }
+
+    /// What this process may ask of the kernel.
+    pub fn privilege(&self) -> Privilege {
+        self.house.privilege
+    }
+
+    /// Which limits hold here, and whether sandboxes can pause.
+    pub fn hold(&self) -> &Hold {
+        &self.house.hold
     }
 
     pub fn usage(&self, id: &SandboxId) -> Result<Usage, Error> {

@@ -23,6 +23,8 @@ pub enum Error {
     Guest { id: SandboxId, reason: String },
     #[error("sandbox {0} did not end although it was killed")]
     Unkillable(SandboxId),
+    #[error("{} limit cannot be held: {}", .0.limit, .0.why)]
+    Unheld(crate::hold::Unheld),
     #[error("all {0} ranges of user ids are in use")]
     NoRange(u32),
     #[error(transparent)]

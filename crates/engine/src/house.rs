@@ -3,28 +3,29 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-
-use rustix::process::{Pid, PidfdFlags};
 
 use crate::base;
 use crate::birth::Birth;
 use crate::cgroup::{Group, Hierarchy, MemoryWatch};
-use crate::engine::{Departure, KILL_PATIENCE};
+use crate::engine::{Config, Departure, KILL_PATIENCE};
 use crate::error::Error;
+use crate::fence::{Fence, Inside};
+use crate::hold::{Hold, Limit};
 use crate::life::Live;
 use crate::memory_info;
 use crate::network::Proxy;
-use crate::pool::Pool;
+use crate::pool::{Identity, Pool};
+use crate::privilege::{Ids, Privilege};
 use crate::process;
 use crate::reaper::{Exit, Task};
 use crate::record::{Life, Records};
 use crate::refused::{Refused, Step};
 use crate::spawner::handle::Spawners;
 use crate::spawner::wire::{Answer, Outgoing, Request};
-use crate::spec::{Network, SandboxId, Spec, Storage};
+use crate::spec::{Limits, Network, SandboxId, Spec, Storage};
 use crate::state::{Ended, LargestProcess, Running, Usage};
 use crate::storage::{Store, Upper};
 
@@ -35,8 +36,12 @@ pub struct House {
     pub hierarchy: Hierarchy,
     pub spawners: Spawners,
     pub pool: Arc<Pool>,
-    /// The layer of the built-in template.
-    pub base: PathBuf,
+    /// The layer of the built-in template, for the ids that most sandboxes here have.
+    base: PathBuf,
+    pub privilege: Privilege,
+    pub hold: Hold,
+    /// Limits that nobody asked for.
+    pub waived: Vec<Limit>,
     pub unmerged: Vec<&'static str>,
     memory: MemoryWatch,
     proxy: OnceLock<Proxy>,
@@ -76,21 +81,25 @@ pub enum Leashes {
 
 impl House {
     pub fn open(
-        data: &Path,
+        config: &Config,
         spawners: Spawners,
-        pool: usize,
+        privilege: Privilege,
         leashes: Leashes,
     ) -> Result<(House, Receiver<Departure>), Error> {
+        let data = &config.data;
         let records = Records::open(data)?;
-        let (departed, departures) = channel();
         let hierarchy = Hierarchy::of_realm(&records.realm()?)?;
+        let (departed, departures) = channel();
         let house = House {
             data: data.canonicalize().map_err(Error::file("find", data))?,
+            hold: Hold::of(privilege, &hierarchy),
             records,
             store: Store::open(data)?,
             spawners,
-            pool: Arc::new(Pool::new(pool, hierarchy.clone())),
-            base: base::layer(data)?,
+            pool: Arc::new(Pool::new(if privilege == Privilege::Root { config.pool } else { 0 }, hierarchy.clone())),
+            base: base::layer(data, usual_ids(privilege))?,
+            privilege,
+            waived: config.waived.clone(),
             unmerged: base::unmerged(),
             hierarchy,
             memory: MemoryWatch::start()?,
@@ -151,11 +160,56 @@ impl House {
         {
             return Ok(upper);
         }
-        Ok(self.store.create(&spec.id, spec.storage, &spec.limits)?)
+        Ok(self.store.create(&spec.id, spec.storage, &self.limits(spec))?)
+    }
+
+    /// Those that really hold.
+    pub fn limits(&self, spec: &Spec) -> Limits {
+        self.hold.effective(spec.storage, &spec.limits)
+    }
+
+    /// A user namespace for a new life, and what `other` does meanwhile.
+    pub fn beside_identity<T>(
+        &self,
+        spec: &Spec,
+        other: impl FnOnce() -> Result<T, Error>,
+    ) -> (Result<Identity, Error>, Result<T, Error>) {
+        match self.privilege {
+            Privilege::Root => self.pool.beside_identity(&self.spawners, other),
+            Privilege::User(ids) => (self.fenced(spec, ids), other()),
+        }
+    }
+
+    /// An ordinary user's. With a folder of the host's it has one id, the folder's owner: no other could use it.
+    fn fenced(&self, spec: &Spec, ids: Ids) -> Result<Identity, Error> {
+        let is_root = matches!(spec.default_user.as_str(), "root" | "0");
+        let folders = spec.mounts.iter().any(|mount| !mount.source.starts_with(&self.data));
+        let inside = match ids {
+            Ids::Range if is_root || !folders => Inside::Range,
+            _ if is_root => Inside::Single(0),
+            _ => Inside::Single(base::USER),
+        };
+        self.pool.fenced(&self.spawners, Fence::around(inside, spec.limits.pids))
+    }
+
+    pub fn base(&self, inside: Inside) -> Result<PathBuf, Error> {
+        if (inside == Inside::Range) == (usual_ids(self.privilege) == Inside::Range) {
+            return Ok(self.base.clone());
+        }
+        base::layer(&self.data, inside)
+    }
+
+    /// The control group of a new life; `None` where the host gives an ordinary user none.
+    pub fn group(&self, spec: &Spec) -> Result<Option<Group>, Error> {
+        self.hold.check(spec.storage, &spec.limits, &self.waived)?;
+        if self.privilege != Privilege::Root && self.hierarchy.absent().is_some() {
+            return Ok(None);
+        }
+        Ok(Some(self.hierarchy.create(spec.id.as_str(), &self.limits(spec))?))
     }
 
     /// Has a spawner clone the sandbox and writes down who it is.
-    pub fn start(&self, spec: &Spec, birth: &Birth, group: Group, socket: PathBuf) -> Result<Live, Error> {
+    pub fn start(&self, spec: &Spec, birth: &Birth, group: Option<Group>, socket: PathBuf) -> Result<Live, Error> {
         let id = &spec.id;
         let leash = match self.leashes {
             Leashes::None => None,
@@ -171,12 +225,14 @@ impl House {
         let (Answer::Started { pid, window }, Some(pidfd)) = (answer, descriptors.0.pop()) else {
             return Err(Refused::new("understand a spawner", rustix::io::Errno::BADMSG).into());
         };
-        group.sit(window);
+        if let Some(group) = &group {
+            group.sit(window);
+        }
         let pid = pid.cast_unsigned();
         let start_time = process::start_time(pid).unwrap_or(0);
         let life = Life { pid, start_time, first_id: birth.identity.first_id, boot: process::boot() };
         let running = Running { id: id.clone(), pid, start_time, socket };
-        let mut live = Live::new(running, pidfd, birth.identity.first_id, Some(group), spec.limits.memory);
+        let mut live = Live::new(running, pidfd, birth.identity.first_id, group, self.limits(spec).memory);
         live.leash = leash.map(|(_, outer)| outer);
         let written = self.records.write_life(id, &life);
         if let Err(error) = written.and_then(|()| self.pool.hand_over(life.first_id, pid)) {
@@ -193,7 +249,7 @@ impl House {
             return Ok(None);
         }
         let Some(life) = self.records.life(id)? else { return Ok(None) };
-        let Some(pidfd) = open_process(&life) else {
+        let Some(pidfd) = process::open(&life) else {
             // Ended while nobody looked; what is left of it is in the way of the next launch.
             self.hierarchy.clear(id.as_str())?;
             self.records.end_life(id)?;
@@ -209,7 +265,7 @@ impl House {
         let socket = self.records.socket(id);
         let running = Running { id: id.clone(), pid: life.pid, start_time: life.start_time, socket };
         let group = self.hierarchy.open(id.as_str());
-        let live = Arc::new(Live::new(running, pidfd, life.first_id, group, spec.limits.memory));
+        let live = Arc::new(Live::new(running, pidfd, life.first_id, group, self.limits(spec).memory));
         self.lock().insert(id.clone(), Slot::Running(Arc::clone(&live)));
         Ok(Some(live))
     }
@@ -219,7 +275,7 @@ impl House {
     pub fn sweep_dead(&self) -> Result<(), Error> {
         for id in self.records.names()? {
             let life = self.records.life(&id)?;
-            if life.is_some_and(|life| open_process(&life).is_none()) {
+            if life.is_some_and(|life| process::open(&life).is_none()) {
                 self.hierarchy.clear(id.as_str())?;
                 self.erase(&id)?;
             }
@@ -241,7 +297,8 @@ impl House {
 
     pub fn usage(&self, id: &SandboxId) -> Result<Usage, Error> {
         let spec = self.spec(id)?;
-        let mut usage = Usage { disk_limit: spec.limits.disk, memory_limit: spec.limits.memory, ..Usage::default() };
+        let limits = self.limits(&spec);
+        let mut usage = Usage { disk_limit: limits.disk, memory_limit: limits.memory, ..Usage::default() };
         if let Ok(live) = self.running(id)
             && let Some(group) = &live.group
         {
@@ -253,7 +310,7 @@ impl House {
             usage.memory_kills = counted.memory_kills;
             usage.pids = counted.pids;
             // A sandbox of an earlier version has no such file.
-            let _ = memory_info::renew(&self.records.memory_info(id), spec.limits.memory, counted.memory);
+            let _ = memory_info::renew(&self.records.memory_info(id), limits.memory, counted.memory);
         }
         if spec.storage == Storage::Disk {
             usage.disk = self.store.used(id)?.bytes;
@@ -370,13 +427,10 @@ impl House {
     }
 }
 
-/// A descriptor of the very process that was written down; its number may be another's by now.
-fn open_process(life: &Life) -> Option<OwnedFd> {
-    if life.boot != process::boot() || process::start_time(life.pid) != Some(life.start_time) {
-        return None;
+/// Which ids most sandboxes have.
+fn usual_ids(privilege: Privilege) -> Inside {
+    match privilege {
+        Privilege::Root | Privilege::User(Ids::Range) => Inside::Range,
+        Privilege::User(Ids::Single) => Inside::Single(base::USER),
     }
-    let pid = Pid::from_raw(life.pid.cast_signed())?;
-    let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    // Again: it may have changed hands between the look and the open.
-    (process::start_time(life.pid) == Some(life.start_time)).then_some(pidfd)
 }

@@ -13,7 +13,9 @@ use cove_sys::clone::{Child, SingleThreaded, Stack, flags, share_memory};
 use cove_sys::namespace::{self, Kind};
 
 use crate::capability;
+use crate::fence;
 use crate::limits::Rlimits;
+use crate::privilege::Privilege;
 use crate::refused::{Refused, Step};
 use crate::root;
 use crate::seccomp::Filter;
@@ -23,8 +25,14 @@ use crate::spawner::wire::{Incoming, Launch};
 pub struct Launcher {
     pub alone: SingleThreaded,
     pub stack: Stack,
+    pub means: Means,
+}
+
+/// What is the same for every sandbox.
+pub struct Means {
     pub filter: Filter,
     pub rlimits: Rlimits,
+    pub privilege: Privilege,
 }
 
 impl Launcher {
@@ -47,10 +55,10 @@ impl Launcher {
         // A child of the engine itself, not of the spawner: the engine waits for it, and outlives its spawners.
         let namespaces = flags::PARENT | flags::NEW_MOUNT | flags::NEW_PID | flags::NEW_IPC | flags::NEW_UTS;
         let (mut outcome, mut window) = (None, 0);
-        let (filter, rlimits) = (&self.filter, &self.rlimits);
+        let means = &self.means;
         let child = share_memory(&self.alone, &mut self.stack, namespaces, born_in, || {
             let joined = &mut window;
-            let Err(refused) = contain(launch, passed, &overlays, filter, rlimits, guest, joined);
+            let Err(refused) = contain(launch, passed, &overlays, means, guest, joined);
             outcome = Some(refused);
             1
         })
@@ -63,27 +71,27 @@ impl Launcher {
 }
 
 /// From a clone of the spawner to the guest. The namespaces for mounts, processes, IPC and host name are new by birth
-/// and, like the network's, belong to the host: capabilities inside the sandbox's user namespace mean nothing to them.
+/// and, like the network's, belong to the host (or to an ordinary user's home): capabilities inside the sandbox's user namespace mean nothing to them.
 fn contain(
     launch: &Launch,
     passed: &Incoming,
     overlays: &[OwnedFd],
-    filter: &Filter,
-    rlimits: &Rlimits,
+    means: &Means,
     guest: BorrowedFd<'_>,
     window: &mut usize,
 ) -> Result<Infallible, Refused> {
     namespace::enter(passed.get(launch.network)?, Kind::Network).step("enter the network namespace")?;
     rustix::system::sethostname(launch.hostname.as_bytes()).step("set the host name")?;
-    root::enter(launch, passed, overlays)?; //                                         files: the overlay, /proc, /dev
+    root::enter(launch, passed, overlays, means.privilege)?; //                        files: the overlay, /proc, /dev
     *window = join_cgroups(launch, passed)?; //                                        late: on a busy host what is above
     namespace::unshare(Kind::Cgroup).step("make a cgroup namespace")?; //              would run at the sandbox's share
-    rlimits.apply()?; //                                                               second walls, oom score
+    means.rlimits.apply()?; //                                                         second walls, oom score
+    launch.processes.map_or(Ok(()), fence::bound_processes)?;
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).step("open /dev/null")?;
     namespace::enter(passed.get(launch.user_namespace)?, Kind::User).step("enter the user namespace")?;
-    root::become_root()?; //                                                           0 inside, nobody outside
+    root::become_first_user(launch)?; //                                               0 inside, nobody outside
     capability::bound()?; //                                                           what sudo can never exceed
-    filter.install(launch.rules)?; //                                                  needs a capability, so before they go
+    means.filter.install(launch.rules)?; //                                               needs a capability, so before they go
     capability::drop()?;
     become_guest(launch, passed, null.as_fd(), guest) //                               every other descriptor closes
 }

@@ -7,7 +7,8 @@
 //! * `birth`: what a launch needs, opened in the host's namespaces
 //! * [`spawner`]: the small processes that clone, and what is said to them
 //! * `launch`: the order of containment, in one screen
-//! * one file per kernel facility: `root`, `user_namespace`, `capability`, `seccomp`, `limits`, [`cgroup`], [`network`],
+//! * [`privilege`]: root of the host, or an ordinary user in a user namespace; [`hold`]: which limits hold then
+//! * one file per kernel facility: `root`, `user_namespace`, `fence`, `capability`, `seccomp`, `limits`, [`cgroup`], [`network`],
 //!   [`storage`]
 //! * `pool`, `reaper`: what is made before a launch and cleared away after its end
 
@@ -19,7 +20,9 @@ pub mod engine;
 pub mod error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+pub mod hold;
 pub mod network;
+pub mod privilege;
 pub mod refused;
 mod registry;
 pub mod spawner;
@@ -30,6 +33,7 @@ pub mod storage;
 mod base;
 mod birth;
 mod capability;
+mod fence;
 mod guest_line;
 mod guest_program;
 mod house;
@@ -47,6 +51,7 @@ mod user_namespace;
 
 pub use engine::{Config, Departure, Engine, Spawning};
 pub use error::Error;
+pub use hold::{Limit, Unheld};
 pub use spawner::main as spawner_main;
 pub use spec::{SandboxId, Spec};
 pub use state::{Ended, Found, Running, Usage};

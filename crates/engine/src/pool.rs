@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::cgroup::Hierarchy;
 use crate::error::Error;
+use crate::fence::{Fence, Inside};
 use crate::network::namespace::{self, Kind};
 use crate::refused::Refused;
 use crate::registry::Registry;
@@ -20,8 +21,10 @@ use crate::user_namespace::{COUNT, Maps, Pair, Ranges};
 /// A user namespace and its range, for one sandbox.
 #[derive(Debug)]
 pub struct Identity {
+    /// The engine's number for the sandbox's user 0.
     pub first_id: u32,
     pub pair: Pair,
+    pub inside: Inside,
 }
 
 #[derive(Debug)]
@@ -99,6 +102,10 @@ impl Pool {
 
     /// The range is the sandbox's from now on, however its engine ends.
     pub fn hand_over(&self, first_id: u32, pid: u32) -> Result<(), Error> {
+        // An ordinary user's sandboxes share that user's ids: there is no range to hold.
+        if first_id == 0 {
+            return Ok(());
+        }
         self.registry.hand_to(first_id, pid)
     }
 
@@ -132,6 +139,13 @@ impl Pool {
         })
     }
 
+    /// An ordinary user's: made for this sandbox, with its limit on processes.
+    pub fn fenced(&self, spawners: &Spawners, fence: Fence) -> Result<Identity, Error> {
+        let inside = fence.inside;
+        let (_, descriptors) = spawners.call(&Request::Fence(fence), &Outgoing::default())?;
+        Ok(Identity { first_id: 0, pair: pair(descriptors.0)?, inside })
+    }
+
     pub fn network(&self, kind: Kind) -> Result<OwnedFd, Error> {
         let ready = lock(&self.ready).networks(kind).pop_front();
         self.wanted.notify_one();
@@ -140,16 +154,9 @@ impl Pool {
 
     fn make_identity(&self, call: impl FnOnce(&Request) -> Result<Vec<OwnedFd>, Refused>) -> Result<Identity, Error> {
         let first_id = self.take_range()?;
-        let made = call(&Request::UserNamespace(Maps::range(first_id))).map(|mut descriptors| {
-            let assembly = descriptors.pop();
-            descriptors.pop().zip(assembly)
-        });
+        let made = call(&Request::UserNamespace(Maps::range(first_id))).and_then(pair);
         match made {
-            Ok(Some((user, assembly))) => Ok(Identity { first_id, pair: Pair { user, assembly } }),
-            Ok(None) => {
-                self.give_back(first_id);
-                Err(Refused::new("receive a user namespace", rustix::io::Errno::BADMSG).into())
-            }
+            Ok(pair) => Ok(Identity { first_id, pair, inside: Inside::Range }),
             Err(refused) => {
                 self.give_back(first_id);
                 Err(refused.into())
@@ -220,6 +227,15 @@ impl Pool {
         ready.egress.clear();
         self.wanted.notify_all();
     }
+}
+
+fn pair(mut descriptors: Vec<OwnedFd>) -> Result<Pair, Refused> {
+    let assembly = descriptors.pop();
+    let (user, assembly) = descriptors
+        .pop()
+        .zip(assembly)
+        .ok_or_else(|| Refused::new("receive a user namespace", rustix::io::Errno::BADMSG))?;
+    Ok(Pair { user, assembly })
 }
 
 enum Missing {

@@ -1,6 +1,11 @@
 //! Telling a process from another that got its number later.
 
 use std::fs;
+use std::os::fd::OwnedFd;
+
+use rustix::process::{Pid, PidfdFlags};
+
+use crate::record::Life;
 
 /// Field 22 of `/proc/PID/stat`: clock ticks since boot when it was started. `None` where it is gone, or dead and not
 /// yet reaped: the first process of a pid namespace gets there after all others.
@@ -18,6 +23,17 @@ pub fn start_time(pid: u32) -> Option<u64> {
 /// Changes with every boot of the host; empty where the host hides it.
 pub fn boot() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+/// A descriptor of the very process that was written down; its number may be another's by now.
+pub fn open(life: &Life) -> Option<OwnedFd> {
+    if life.boot != boot() || start_time(life.pid) != Some(life.start_time) {
+        return None;
+    }
+    let pid = Pid::from_raw(life.pid.cast_signed())?;
+    let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    // Again: it may have changed hands between the look and the open.
+    (start_time(life.pid) == Some(life.start_time)).then_some(pidfd)
 }
 
 #[cfg(test)]

@@ -9,15 +9,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+};
 use rustix::process::{Gid, Uid};
 
 use cove_sys::mount::{Attributes, Reach, set_attributes};
 use cove_sys::namespace::{self, Kind};
 
+use crate::privilege::Privilege;
 use crate::refused::{Refused, Step};
 use crate::spawner::empty::LAYER_PLACES;
-use crate::spawner::wire::{AttachKind, Durability, Incoming, Launch, Overlay};
+use crate::spawner::wire::{AttachKind, Durability, Groups, Incoming, Launch, Overlay};
 
 /// Directories that the engine mounts on; made where a template lacks them.
 const MOUNT_POINTS: [&str; 3] = ["proc", "dev", "sys"];
@@ -56,7 +59,7 @@ const PICTURE: &str = "boot_id";
 pub fn assemble(launch: &Launch, passed: &Incoming) -> Result<Vec<OwnedFd>, Refused> {
     namespace::enter(passed.get(launch.user_namespace)?, Kind::User).step("enter the user namespace")?;
     namespace::enter(passed.get(launch.assembly)?, Kind::Mount).step("enter the assembly namespace")?;
-    become_root()?;
+    become_first_user(launch)?;
     let storage = passed.get(launch.storage)?;
     attach_for_assembly(storage, 0)?;
     let mut place = 1;
@@ -214,22 +217,26 @@ fn name_by_path(context: &OwnedFd, overlay: &Overlay, first_place: usize) -> Res
     Ok(())
 }
 
-/// Ids 0 of the user namespace just entered.
-pub fn become_root() -> Result<(), Refused> {
-    rustix::thread::set_thread_groups(&[]).step("drop groups")?;
-    rustix::thread::set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT).step("become the sandbox's root group")?;
-    rustix::thread::set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).step("become the sandbox's root")
+/// Root of the user namespace just entered, or the only one it knows.
+pub fn become_first_user(launch: &Launch) -> Result<(), Refused> {
+    if launch.groups == Groups::Dropped {
+        rustix::thread::set_thread_groups(&[]).step("drop groups")?;
+    }
+    let (uid, gid) = (Uid::from_raw(launch.first_user), Gid::from_raw(launch.first_user));
+    rustix::thread::set_thread_res_gid(gid, gid, gid).step("become the sandbox's first group")?;
+    rustix::thread::set_thread_res_uid(uid, uid, uid).step("become the sandbox's first user")
 }
 
 /// Makes the first overlay the root of this process and mounts the rest in it. The mount namespace is a fresh copy of
 /// the spawner's: what stays beneath the new root is an empty read-only tmpfs.
-pub fn enter(launch: &Launch, passed: &Incoming, overlays: &[OwnedFd]) -> Result<(), Refused> {
+pub fn enter(launch: &Launch, passed: &Incoming, overlays: &[OwnedFd], privilege: Privilege) -> Result<(), Refused> {
     let [root, inner @ ..] = overlays else {
         return Err(Refused::new("find the root overlay", Errno::INVAL));
     };
     let open = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let devices = rustix::fs::open("/dev", open, Mode::empty()).step("open the device tree")?;
     let nothing = rustix::fs::open("/nothing", open, Mode::empty()).step("open the empty directory")?;
+    let proc = new_proc(privilege)?;
 
     let pictures = rustix::fs::open("/pictures", open, Mode::empty()).step("open the pictures")?;
     let boot_id = paint(pictures.as_fd(), &launch.boot_id)?;
@@ -243,7 +250,7 @@ pub fn enter(launch: &Launch, passed: &Incoming, overlays: &[OwnedFd]) -> Result
         attach(mount.as_fd(), root.as_fd(), &overlay.target)?;
     }
     mount_devices(launch, root.as_fd(), devices.as_fd())?;
-    mount_proc(root.as_fd(), nothing.as_fd())?;
+    mount_proc(proc.as_fd(), root.as_fd(), nothing.as_fd())?;
     if let Some(slot) = launch.memory_info {
         attach(passed.get(slot)?, root.as_fd(), "proc/meminfo")?;
     }
@@ -273,13 +280,22 @@ fn attach(mount: BorrowedFd<'_>, root: BorrowedFd<'_>, target: &str) -> Result<(
     rustix::mount::move_mount(mount, "", &place, "", flags).step(&format!("mount on /{target}"))
 }
 
-/// Once `/proc` and `/dev` are there, what lies at a path below them is the kernel's or ours, never the sandbox's: old-style
-/// calls by path do then, one for each cover instead of five.
-fn mount_proc(root: BorrowedFd<'_>, nothing: BorrowedFd<'_>) -> Result<(), Refused> {
+/// The processes of the new pid namespace. To an ordinary user the kernel shows them only where all of the host's `/proc`
+/// can be seen already (`mount_too_revealing`), so the spawner's place has that as well; here it is taken away.
+fn new_proc(privilege: Privilege) -> Result<OwnedFd, Refused> {
     let attributes =
         MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let proc = new_filesystem("proc", &[], attributes)?;
-    attach(proc.as_fd(), root, "proc")?;
+    if let Privilege::User(_) = privilege {
+        rustix::mount::unmount("/proc", UnmountFlags::DETACH).step("leave the host's /proc")?;
+    }
+    Ok(proc)
+}
+
+/// Once `/proc` and `/dev` are there, what lies at a path below them is the kernel's or ours, never the sandbox's: old-style
+/// calls by path do then, one for each cover instead of five.
+fn mount_proc(proc: BorrowedFd<'_>, root: BorrowedFd<'_>, nothing: BorrowedFd<'_>) -> Result<(), Refused> {
+    attach(proc, root, "proc")?;
     for target in MASKED_FILES {
         where_present(rustix::mount::mount_bind("/dev/null", target), "cover", target)?;
     }
@@ -323,8 +339,7 @@ fn clone_mount(directory: BorrowedFd<'_>, path: &str) -> rustix::io::Result<Owne
 fn mount_devices(launch: &Launch, root: BorrowedFd<'_>, devices: BorrowedFd<'_>) -> Result<(), Refused> {
     attach(devices, root, "dev")?;
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    // 5 is the group `tty` of every distribution.
-    let terminal_group = (launch.first_id + 5).to_string();
+    let terminal_group = launch.terminal_group.to_string();
     let terminals = [("ptmxmode", "0666"), ("mode", "0620"), ("gid", terminal_group.as_str()), ("max", TERMINALS)];
     attach(new_filesystem("devpts", &terminals, attributes)?.as_fd(), root, "dev/pts")?;
     let (size, owner) = (launch.shared_memory.to_string(), launch.first_id.to_string());

@@ -29,7 +29,7 @@ pub const COUNT: u32 = 0x8000;
 /// No user namespace inside a sandbox: they open most of the kernel's privileged code to unprivileged callers. seccomp
 /// refuses them too; this is the second wall. (Every file touched here stays in the kernel's cache once per namespace and
 /// makes the next lookup slower: no more than needed.)
-const CEILING: (&str, &str) = ("sys/user/max_user_namespaces", "0");
+pub(crate) const CEILING: (&str, &str) = ("sys/user/max_user_namespaces", "0");
 
 /// Hands out ranges; never one that is in use.
 #[derive(Debug)]
@@ -111,10 +111,7 @@ impl Maps {
 
 /// Makes a pair. `proc` is the host's `/proc`; the caller is root and has one thread.
 pub fn make(alone: &SingleThreaded, proc: BorrowedFd<'_>, maps: &Maps) -> Result<Pair, Refused> {
-    let flags = rustix::net::SocketFlags::CLOEXEC;
-    let (ours, theirs) =
-        rustix::net::socketpair(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, flags, None)
-            .step("make a pair of sockets")?;
+    let (ours, theirs) = sockets()?;
     let pid = cove_sys::clone::fork(alone, move || match live_in(proc, maps.owner, theirs.as_fd()) {
         Ok(()) => 0,
         Err(refused) => refused.errno,
@@ -156,12 +153,18 @@ fn live_in(proc: BorrowedFd<'_>, owner: u32, parent: BorrowedFd<'_>) -> Result<(
 }
 
 fn follow(proc: BorrowedFd<'_>, pid: Pid, maps: &Maps, child: BorrowedFd<'_>) -> Result<Pair, Refused> {
-    let pid = pid.as_raw_nonzero();
+    let number = pid.as_raw_nonzero();
     hear(child)?;
-    write_beneath(proc, &format!("{pid}/uid_map"), &maps.users)?;
-    write_beneath(proc, &format!("{pid}/gid_map"), &maps.groups)?;
+    write_beneath(proc, &format!("{number}/uid_map"), &maps.users)?;
+    write_beneath(proc, &format!("{number}/gid_map"), &maps.groups)?;
     say(child)?;
     hear(child)?;
+    open_pair(proc, pid)
+}
+
+/// The namespaces that a process is in.
+pub(crate) fn open_pair(proc: BorrowedFd<'_>, pid: Pid) -> Result<Pair, Refused> {
+    let pid = pid.as_raw_nonzero();
     let open = |kind: &str| {
         let path = format!("{pid}/ns/{kind}");
         rustix::fs::openat(proc, &path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).step("open a namespace")
@@ -169,17 +172,23 @@ fn follow(proc: BorrowedFd<'_>, pid: Pid, maps: &Maps, child: BorrowedFd<'_>) ->
     Ok(Pair { user: open("user")?, assembly: open("mnt")? })
 }
 
-fn write_beneath(directory: BorrowedFd<'_>, path: &str, text: &str) -> Result<(), Refused> {
+pub(crate) fn write_beneath(directory: BorrowedFd<'_>, path: &str, text: &str) -> Result<(), Refused> {
     let file = rustix::fs::openat(directory, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
         .step(&format!("open /proc/{path}"))?;
     rustix::io::write(&file, text.as_bytes()).map(drop).step(&format!("write /proc/{path}"))
 }
 
-fn say(socket: BorrowedFd<'_>) -> Result<(), Refused> {
+pub(crate) fn sockets() -> Result<(OwnedFd, OwnedFd), Refused> {
+    let flags = rustix::net::SocketFlags::CLOEXEC;
+    rustix::net::socketpair(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, flags, None)
+        .step("make a pair of sockets")
+}
+
+pub(crate) fn say(socket: BorrowedFd<'_>) -> Result<(), Refused> {
     rustix::net::send(socket, b".", rustix::net::SendFlags::NOSIGNAL).map(drop).step("tell the other side")
 }
 
-fn hear(socket: BorrowedFd<'_>) -> Result<(), Refused> {
+pub(crate) fn hear(socket: BorrowedFd<'_>) -> Result<(), Refused> {
     let mut byte = [0u8];
     match rustix::io::retry_on_intr(|| rustix::io::read(socket, &mut byte)).step("hear the other side")? {
         0 => Err(Refused::new("hear the other side", Errno::PIPE)),

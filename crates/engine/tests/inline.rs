@@ -63,7 +63,7 @@ fn victim(data: &Path) {
 }
 
 fn open(data: &Path) -> Engine {
-    Engine::open(Config { data: data.to_owned(), spawning: Spawning::Inline, pool: 0 }).unwrap()
+    Engine::open(Config { data: data.to_owned(), spawning: Spawning::Inline, pool: 0, waived: Vec::new() }).unwrap()
 }
 
 fn spec() -> Spec {

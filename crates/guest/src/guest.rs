@@ -31,6 +31,10 @@ pub struct Configuration {
     pub default_cwd: Option<String>,
 }
 
+/// Why another user cannot be had in a sandbox of an ordinary user without a range of ids.
+pub const ONE_ID: &str =
+    "this sandbox has one user id, because its server runs without root and without a range in /etc/subuid";
+
 pub struct Guest {
     started: Instant,
     configuration: Mutex<Configuration>,

@@ -8,6 +8,7 @@
 //! * [`program`]: the `cove` program, run to its end within a time limit
 //! * [`terminal`]: the same, in a pseudo-terminal that a test can type into and look at
 //! * [`server`]: `cove serve` in a directory of its own, killed and started again at will
+//! * [`ordinary`]: somebody without root
 //! * [`http`]: requests to it, without a client library
 //! * [`leak`]: what a data directory's sandboxes left on the host
 //! * [`wait`]: conditions that must come true in time
@@ -16,6 +17,7 @@
 
 pub mod http;
 pub mod leak;
+pub mod ordinary;
 pub mod program;
 pub mod server;
 pub mod terminal;

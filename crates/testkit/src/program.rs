@@ -47,7 +47,14 @@ pub struct Finished {
 impl Cove {
     /// With its data in `data`, no colour, and none of the caller's settings.
     pub fn new(data: &Path) -> Cove {
-        let mut command = Command::new(cove_path());
+        Cove::by([cove_path()], data)
+    }
+
+    /// The same, started by other words.
+    pub fn by<S: AsRef<OsStr>>(words: impl IntoIterator<Item = S>, data: &Path) -> Cove {
+        let mut words = words.into_iter();
+        let mut command = Command::new(words.next().expect("a program"));
+        command.args(words);
         command.env("COVE_DATA", data).env_remove("COVE_URL").env_remove("COVE_API_KEY").env("NO_COLOR", "1");
         command.stdin(Stdio::null());
         Cove { command, input: None, limit: LIMIT }
@@ -60,6 +67,11 @@ impl Cove {
 
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Cove {
         self.command.env(name, value);
+        self
+    }
+
+    pub fn env_remove(mut self, name: &str) -> Cove {
+        self.command.env_remove(name);
         self
     }
 

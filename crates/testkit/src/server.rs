@@ -1,5 +1,6 @@
 //! `cove serve` in a directory of its own, on a port of its own, killed and started again at will.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,8 @@ pub struct TestServer {
     child: Option<Child>,
     address: String,
     arguments: Vec<String>,
+    /// What starts the program: its path, or words before it.
+    words: Vec<OsString>,
     /// Dropped last: the check looks for traces of this directory.
     leaks: Option<LeakCheck>,
     directory: TempDir,
@@ -36,9 +39,20 @@ impl TestServer {
 
     /// With more flags for `cove serve`.
     pub fn start_with(arguments: &[&str]) -> TestServer {
+        TestServer::start_from(arguments, Vec::new(), |_| cove_path())
+    }
+
+    /// By other words, after `prepare` has done something with the directory and said where the program is.
+    pub fn start_by(words: Vec<OsString>, prepare: impl FnOnce(&Path) -> PathBuf) -> TestServer {
+        TestServer::start_from(&[], words, prepare)
+    }
+
+    fn start_from(arguments: &[&str], mut words: Vec<OsString>, prepare: impl FnOnce(&Path) -> PathBuf) -> TestServer {
         let directory = tempfile::Builder::new().prefix("cove-test-").tempdir().expect("make a directory");
         let leaks = LeakCheck::new(directory.path());
+        words.push(prepare(directory.path()).into());
         let mut server = TestServer {
+            words,
             child: None,
             address: "127.0.0.1:0".into(),
             arguments: arguments.iter().map(|&argument| argument.to_owned()).collect(),
@@ -54,7 +68,8 @@ impl TestServer {
         // Its address is read from what it says: each life has a file of its own, the log goes on.
         let said = self.directory.path().join("stdout");
         let _ = fs::remove_file(&said);
-        let mut command = Command::new(cove_path());
+        let mut command = Command::new(&self.words[0]);
+        command.args(&self.words[1..]);
         command.args(["serve", "--listen", &self.address, "--data"]).arg(self.data()).args(&self.arguments);
         command.env("COVE_API_KEY", KEY).env("NO_COLOR", "1").env_remove("COVE_URL").env_remove("COVE_DATA");
         command.stdin(Stdio::null()).stdout(open(said.clone())).stderr(open(self.log_path()));

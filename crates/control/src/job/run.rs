@@ -209,6 +209,9 @@ impl App {
             return self.flush_activity().await;
         }
         let (event, cause) = verdict(&sandbox, timer, now);
+        let pauses = self.provider(&sandbox.provider).is_ok_and(|provider| provider.capabilities().pause);
+        // Where nothing can pause, as without root, its files are kept all the same.
+        let event = if event == Event::Pause && !pauses { Event::Stop } else { event };
         match self.change_state(id, event, cause).await {
             Ok(_) | Err(Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(error),

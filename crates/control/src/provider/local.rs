@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cove_engine::spec::{Limits, Network};
+use cove_engine::spec::{Limits, Network, Storage};
 use cove_engine::state::Usage;
 use cove_engine::storage::Directories;
 use cove_engine::{Config, Engine, Error as EngineError, SandboxId, Spec};
@@ -18,7 +18,7 @@ use tokio::process::Command;
 use tokio::sync::{Mutex, mpsc};
 use tracing::Instrument as _;
 
-use super::{Capabilities, Departure, Isolation, Provider, ProviderError, Seen, Sighting};
+use super::{Capabilities, Departure, Isolation, Provider, ProviderError, Seen, Sighting, Unheld};
 use crate::guest::{Connect, Guest, GuestError, Pipe};
 use crate::trace::effect;
 
@@ -54,6 +54,7 @@ impl Local {
         done.map_err(|error| match error {
             EngineError::NotFound(id) => ProviderError::NotFound(id),
             EngineError::Invalid(reason) => ProviderError::Refused(reason),
+            EngineError::Unheld(_) => ProviderError::Unsupported(error.to_string()),
             EngineError::NoRange(_) => ProviderError::Exhausted(error.to_string()),
             error => ProviderError::Failed(error.to_string()),
         })
@@ -76,12 +77,16 @@ impl Provider for Local {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            pause: true,
+            pause: self.engine.hold().pause,
             resize: true,
             persistent: true,
             network_policy: true,
             isolation: Isolation::Namespaces,
         }
+    }
+
+    fn unheld(&self) -> Vec<Unheld> {
+        self.engine.hold().unheld(Storage::Disk).cloned().collect()
     }
 
     async fn launch(&self, spec: &Spec) -> Result<(), ProviderError> {

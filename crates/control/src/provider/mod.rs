@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+pub use cove_engine::Unheld;
 pub use cove_engine::spec::{Egress, Limits, Mount, Network, Root, SandboxId, Spec, Storage};
 pub use cove_engine::state::{Ended, Usage};
 
@@ -93,6 +94,8 @@ pub fn configured(config: &Config, program: PathBuf) -> Result<Vec<Arc<dyn Provi
                 data: config.data.clone(),
                 spawning: cove_engine::Spawning::Processes { count, program },
                 pool: READY,
+                // What a caller asks for is refused before it comes here, where it cannot be held.
+                waived: cove_engine::Limit::ALL.to_vec(),
             };
             let local = local::Local::open(engine)
                 .map_err(|error| Error::internal(format!("open the engine: {error}; `cove doctor` checks the host")))?;
@@ -109,6 +112,11 @@ const READY: usize = 16;
 pub trait Provider: Send + Sync {
     fn name(&self) -> &'static str;
     fn capabilities(&self) -> Capabilities;
+
+    /// Limits that nothing holds here.
+    fn unheld(&self) -> Vec<Unheld> {
+        Vec::new()
+    }
 
     /// Makes the sandbox and starts it; with files from an earlier life, if there are any, it is a start. Returns when
     /// the guest answers.

@@ -142,6 +142,7 @@ impl App {
     pub async fn resize(&self, caller: &Caller, id_or_name: &str, change: LimitsChange) -> Result<Sandbox, Error> {
         caller.require(Scope::Write)?;
         let before = self.sandbox(caller, id_or_name).await?;
+        self.check_held(&before.provider, &change)?;
         let limits = change.apply(before.limits);
         self.check_limits(&caller.organisation, limits).await?;
         if let (Some(old), Some(new)) = (before.limits.disk, limits.disk)

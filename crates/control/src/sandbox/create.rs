@@ -80,7 +80,7 @@ impl App {
     pub(crate) async fn draft(&self, caller: &Caller, new: &NewSandbox) -> Result<(Sandbox, Template), Error> {
         let template = self.template(caller, new.template.as_deref().unwrap_or("base")).await?;
         let provider = new.provider.clone().unwrap_or_else(|| self.default_provider().to_owned());
-        self.provider(&provider)?;
+        self.check_held(&provider, &new.limits)?;
         // What nobody asked for is never more than the organisation may have.
         let quota = self.quota(&caller.organisation).await?;
         let limits = new.limits.apply(quota.clamp(template.limits));

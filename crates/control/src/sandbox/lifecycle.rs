@@ -245,9 +245,10 @@ impl App {
     fn check_capable(&self, sandbox: &Sandbox, event: Event) -> Result<(), Error> {
         let capabilities = self.provider(&sandbox.provider)?.capabilities();
         match event {
-            Event::Pause if !capabilities.pause => {
-                Err(Error::Unsupported(format!("provider {} cannot pause", sandbox.provider)))
-            }
+            Event::Pause if !capabilities.pause => Err(Error::Unsupported(format!(
+                "provider {} cannot pause: without root a server needs a delegated control group (`cove doctor` tells how)",
+                sandbox.provider
+            ))),
             Event::Stop | Event::Archive if !capabilities.persistent => {
                 Err(Error::Unsupported(format!("provider {} keeps no files over a stop", sandbox.provider)))
             }

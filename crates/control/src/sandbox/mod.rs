@@ -10,6 +10,7 @@ pub mod create;
 pub mod exec;
 pub mod explain;
 pub mod find;
+mod hold;
 pub mod lifecycle;
 pub mod metrics;
 pub mod network;

@@ -25,6 +25,11 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     let config = arguments.flags.load()?.config;
+    cove_control::app::make_private_directory(&config.data)
+        .map_err(|error| Complaint::failed(format!("make the data directory {}: {error}", config.data.display())))?;
+    // Before the first thread.
+    cove_engine::privilege::enter(Some(&config.data))
+        .map_err(|error| Complaint::failed(error.to_string()).hint("`cove doctor` tells what this machine lacks"))?;
     crate::client::prepare_tls();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -51,8 +56,6 @@ async fn serve_until_told(config: Config) -> Result<(), Complaint> {
         }
     })?;
     let address = listener.local_addr()?;
-    cove_control::app::make_private_directory(&config.data)
-        .map_err(|error| Complaint::failed(format!("make the data directory {}: {error}", config.data.display())))?;
     let store = match &config.database_url {
         Some(url) => Store::open(url).await,
         None => Store::sqlite(&config.data.join("cove.db")).await,

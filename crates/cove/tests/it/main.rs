@@ -5,6 +5,7 @@ mod bench;
 mod config;
 mod doctor;
 mod loadtest;
+mod ordinary;
 mod run;
 mod run_signals;
 mod run_terminal;

@@ -24,7 +24,7 @@ pub struct Group {
 /// What a launcher needs to put its child into the group: it writes `0` into each of `tasks` as the child, and passes
 /// `directory` to clone3 with `CLONE_INTO_CGROUP`. A hybrid host has both. Of `windows` it joins one: best the one whose
 /// processors it is running on, and [`Group::sit`] is told which.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Entry {
     pub tasks: Vec<OwnedFd>,
     pub windows: Vec<Window>,

@@ -115,6 +115,20 @@ impl Hierarchy {
         }
     }
 
+    /// The controllers out of memory, cpu and pids that our groups lack, and why.
+    pub fn missing(&self) -> Vec<(&'static str, Absent)> {
+        let needed = ["memory", "cpu", "pids"];
+        match &self.inner.tree {
+            Tree::V1(_) => Vec::new(),
+            Tree::V2(tree) => needed
+                .into_iter()
+                .filter(|controller| !tree.has(controller))
+                .map(|controller| (controller, v2::not_delegated(controller)))
+                .collect(),
+            Tree::Absent(absent) => needed.map(|controller| (controller, absent.clone())).to_vec(),
+        }
+    }
+
     /// A new group with its limits set and nobody in it.
     pub fn create(&self, name: &str, limits: &Limits) -> Result<Group, Error> {
         check_name(name)?;

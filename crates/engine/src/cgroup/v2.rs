@@ -80,13 +80,28 @@ impl Tree {
 
     pub(super) fn set(&self, name: &str, limits: &Limits, seat: Option<&Seat>, fresh: Fresh) -> Result<(), Error> {
         let group = self.base.join(name);
-        self.require("memory", "memory")?;
-        self.require("pids", "pids")?;
-        let set_memory = file::write(&group.join("memory.max"), &limits.memory.to_string());
+        if self.holds("memory", "memory")? {
+            self.set_memory(name, &group, limits.memory)?;
+        }
+        if self.holds("pids", "pids")? {
+            file::write(&group.join("pids.max"), &limits.pids.to_string())?;
+        }
+        self.set_cpu(&group, limits.cpus, seat, fresh)?;
+        // The file is absent where no block scheduler honours weights.
+        let weight = group.join("io.weight");
+        if self.has("io") && weight.exists() {
+            let weight_of = (limits.cpus * 100.0).clamp(1.0, 10_000.0) as u64;
+            file::write(&weight, &format!("default {weight_of}"))?;
+        }
+        Ok(())
+    }
+
+    fn set_memory(&self, name: &str, group: &Path, limit: u64) -> Result<(), Error> {
+        let set_memory = file::write(&group.join("memory.max"), &limit.to_string());
         set_memory.map_err(|error| match error.errno() {
             Some(errno) if errno == rustix::io::Errno::BUSY.raw_os_error() => {
                 let usage = file::read_number(&group.join("memory.current")).unwrap_or(0);
-                Error::InUse { name: name.to_owned(), limit: limits.memory, usage }
+                Error::InUse { name: name.to_owned(), limit, usage }
             }
             _ => error,
         })?;
@@ -94,14 +109,6 @@ impl Tree {
         let swap = group.join("memory.swap.max");
         if swap.exists() {
             file::write(&swap, "0")?;
-        }
-        file::write(&group.join("pids.max"), &limits.pids.to_string())?;
-        self.set_cpu(&group, limits.cpus, seat, fresh)?;
-        // The file is absent where no block scheduler honours weights.
-        let weight = group.join("io.weight");
-        if self.has("io") && weight.exists() {
-            let weight_of = (limits.cpus * 100.0).clamp(1.0, 10_000.0) as u64;
-            file::write(&weight, &format!("default {weight_of}"))?;
         }
         Ok(())
     }
@@ -125,6 +132,14 @@ impl Tree {
             // An empty list means the parent's.
             None if self.has("cpuset") && fresh == Fresh::No => file::write(&group.join("cpuset.cpus"), "\n"),
             _ => Ok(()),
+        }
+    }
+
+    /// As an ordinary user a limit without its controller is not set: the engine has refused it or told (see `hold`).
+    fn holds(&self, limit: &'static str, controller: &'static str) -> Result<bool, Error> {
+        match self.require(limit, controller) {
+            Err(_) if !crate::privilege::is_host_root() => Ok(false),
+            other => other.map(|()| true),
         }
     }
 
@@ -249,7 +264,7 @@ fn parent(mounted: &Mounted, realm: &str) -> Result<PathBuf, Absent> {
     if let Some(own) = own.filter(|own| is_delegated(own)) {
         return Ok(own);
     }
-    if rustix::process::geteuid().is_root() && file::is_writable(&mounted.at.join("cgroup.subtree_control")) {
+    if crate::privilege::is_host_root() && file::is_writable(&mounted.at.join("cgroup.subtree_control")) {
         return Ok(mounted.at.clone());
     }
     Err(Absent {
@@ -267,7 +282,17 @@ pub(super) fn is_delegated(group: &Path) -> bool {
     let writable = ["cgroup.procs", "cgroup.subtree_control"].iter().all(|file| file::is_writable(&group.join(file)));
     writable
         && file::is_writable(group)
-        && (!rustix::process::geteuid().is_root() || marked("user.delegate") || marked("trusted.delegate"))
+        && (!crate::privilege::is_host_root() || marked("user.delegate") || marked("trusted.delegate"))
+}
+
+/// Why a controller is not there for our groups.
+pub(super) fn not_delegated(controller: &str) -> Absent {
+    Absent {
+        reason: format!("the {controller} controller was not delegated"),
+        remedy: format!(
+            "have root delegate it: Delegate=memory pids cpu cpuset io in user@.service ({controller} is not in it)"
+        ),
+    }
 }
 
 fn server_group(realm: &str) -> String {

@@ -97,8 +97,8 @@ fn idmapped_mounts() -> Finding {
     if !is_root() {
         return Finding::weaker(
             name,
-            "need root: layers of an ordinary user's sandboxes are unpacked with that user's ids",
-            "run as root for shared layers",
+            "need root: files of the host's root are shown as nobody's, so /usr can be used and not changed",
+            "run as root to let sandboxes change their /usr",
         );
     }
     match map_usr() {
@@ -153,8 +153,8 @@ fn disk_limits() -> Finding {
     if !is_root() {
         return Finding::weaker(
             name,
-            "need root: files of an ordinary user's sandboxes are limited in memory (tmpfs) only",
-            "run as root, or keep sandboxes' files in memory",
+            "need root: `cove run` keeps files in memory, where a limit holds; a server refuses a disk limit",
+            "run as root",
         );
     }
     let control = rustix::fs::open("/dev/loop-control", OFlags::RDWR | OFlags::CLOEXEC, rustix::fs::Mode::empty());

@@ -21,6 +21,7 @@ pub(super) fn examine() -> Vec<Finding> {
 
 fn hierarchy() -> Finding {
     let name = "control groups";
+    let refused = "memory, cpus and pause are refused when asked for";
     let hierarchy = match Hierarchy::of_realm(&format!("cove-doctor-{}", std::process::id())) {
         Ok(hierarchy) => hierarchy,
         Err(error) => {
@@ -28,7 +29,7 @@ fn hierarchy() -> Finding {
         }
     };
     if let Some(absent) = hierarchy.absent() {
-        return Finding::missing(name, format!("no limits can be set: {}", absent.reason), absent.remedy.clone());
+        return Finding::missing(name, format!("{}: {refused}", absent.reason), absent.remedy.clone());
     }
     let limits = Limits { cpus: 0.5, ..Limits::default() };
     let attempt = hierarchy.create("try", &limits).and_then(|group| {

@@ -23,8 +23,9 @@ pub(super) fn privilege() -> Finding {
     }
     Finding::weaker(
         "privilege",
-        "an ordinary user: no shared layers, no disk limits, limits on memory and processors only where delegated",
-        "run as root for the full isolation",
+        "an ordinary user: the same walls, ids that your sandboxes share, limits on memory and processors only where delegated, \
+         none on a server's disk",
+        "run as root for all of it",
     )
 }
 

@@ -7,6 +7,7 @@ mod files;
 mod groups;
 mod host;
 mod namespaces;
+mod ordinary;
 
 use serde::{Deserialize, Serialize};
 
@@ -62,6 +63,7 @@ impl Finding {
 pub fn examine() -> Vec<Finding> {
     let mut findings = vec![host::kernel(), host::privilege()];
     findings.extend(namespaces::examine());
+    findings.extend(ordinary::examine());
     findings.extend(groups::examine());
     findings.extend(files::examine());
     findings.extend(host::examine());
@@ -74,7 +76,7 @@ pub fn can_run(findings: &[Finding]) -> bool {
 }
 
 fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
+    crate::privilege::is_host_root()
 }
 
 #[cfg(test)]

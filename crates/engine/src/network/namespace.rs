@@ -10,6 +10,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::thread;
 
 use cove_sys::netlink::Subsystem;
@@ -20,6 +21,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use super::error::Error;
 use super::firewall::{self, Ipv6};
 use super::netlink::{self, Batch, Socket};
+use crate::privilege::{self, Ids, Privilege};
 
 /// What a sandbox's network can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +76,7 @@ fn send_to_set_up(user: BorrowedFd<'_>, entry: Step<'_>, kind: Kind) -> Result<V
     if kind == Kind::Egress {
         steps.push((netlink_step(Subsystem::Netfilter, &firewall), "put the egress rules into"));
     }
-    steps.extend(SETTINGS.map(|(path, value)| (Step::Set { path, value: value.as_bytes() }, "set the limits of")));
+    steps.extend(settings().map(|(path, value)| (Step::Set { path, value: value.as_bytes() }, "set the limits of")));
     steps.push((Step::Keep, "hand back"));
     dispatch(user, steps)
 }
@@ -116,10 +118,15 @@ fn set_up(kind: Kind) -> Result<(), Error> {
         let netfilter = Socket::open(Subsystem::Netfilter).map_err(Error::Firewall)?;
         netfilter.execute(&firewall(ipv6())).map_err(Error::Firewall)?;
     }
-    for (path, value) in SETTINGS {
+    for (path, value) in settings() {
         match fs::write(OsStr::from_bytes(path.to_bytes()), value) {
-            // A container's /proc/sys is read-only, and a kernel without connection tracking has no limits for it.
-            Err(error) if matches!(error.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::NotFound) => {}
+            // A container's /proc/sys is read-only, a kernel without connection tracking has no limits for it, and some
+            // of them are not an ordinary user's to set.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
+                ) => {}
             result => result.map_err(Error::step("set the limits of a network namespace"))?,
         }
     }
@@ -128,17 +135,25 @@ fn set_up(kind: Kind) -> Result<(), Error> {
 
 /// Settings of the namespace. `/proc/sys/net` shows those of the thread that opens it. None of them is part of the wall:
 /// where they cannot be made, a sandbox has less comfort and may use more of the kernel's memory.
-const SETTINGS: [(&CStr, &str); 6] = [
-    (c"/proc/sys/net/ipv4/ip_unprivileged_port_start", FIRST_OPEN_PORT),
-    // `ping` to oneself without raw sockets.
-    (c"/proc/sys/net/ipv4/ping_group_range", "0 2147483647"),
-    // Buffers of the kernel's, which no cgroup of the sandbox pays for. Nothing inside is far away: these are large enough.
-    (c"/proc/sys/net/ipv4/tcp_rmem", "4096 131072 1048576"),
-    (c"/proc/sys/net/ipv4/tcp_wmem", "4096 65536 1048576"),
-    // What is over is forgotten soon.
-    (c"/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_time_wait", "5"),
-    (c"/proc/sys/net/netfilter/nf_conntrack_udp_timeout", "10"),
-];
+fn settings() -> [(&'static CStr, &'static str); 6] {
+    // `ping` to oneself without raw sockets, for all groups that this user namespace knows.
+    static GROUPS: OnceLock<&str> = OnceLock::new();
+    let groups = GROUPS.get_or_init(|| match privilege::held() {
+        Some(Privilege::Root) => "0 2147483647",
+        Some(Privilege::User(Ids::Range)) => "0 65535",
+        Some(Privilege::User(Ids::Single)) | None => "0 0",
+    });
+    [
+        (c"/proc/sys/net/ipv4/ip_unprivileged_port_start", FIRST_OPEN_PORT),
+        (c"/proc/sys/net/ipv4/ping_group_range", groups),
+        // Buffers of the kernel's, which no cgroup of the sandbox pays for. Nothing inside is far away: these are large enough.
+        (c"/proc/sys/net/ipv4/tcp_rmem", "4096 131072 1048576"),
+        (c"/proc/sys/net/ipv4/tcp_wmem", "4096 65536 1048576"),
+        // What is over is forgotten soon.
+        (c"/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_time_wait", "5"),
+        (c"/proc/sys/net/netfilter/nf_conntrack_udp_timeout", "10"),
+    ]
+}
 
 fn devices(kind: Kind) -> Batch {
     let mut batch = Batch::default();

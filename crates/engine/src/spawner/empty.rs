@@ -6,17 +6,21 @@
 //!   ├─ layers/0 … 63   where layers are attached while an overlay is put together (in a namespace that is thrown away)
 //!   ├─ nothing         covers what /proc shall not show
 //!   ├─ pictures        a tmpfs for files that /proc shows in place of the host's; each has its name for a moment only
+//!   ├─ proc            as an ordinary user: the host's, until the sandbox has its own (see `root::new_proc`)
 //!   └─ dev             the devices a sandbox sees, one tree for all: null zero full random urandom tty
 //! ```
 
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, UnmountFlags};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+};
 
 use cove_sys::mount::{Attributes, Reach, set_attributes};
 use cove_sys::namespace;
 
+use crate::privilege::Privilege;
 use crate::refused::{Refused, Step};
 
 /// Layers that can be attached side by side, for kernels before 6.13 that want them by path.
@@ -35,20 +39,23 @@ const LINKS: [(&str, &str); 5] = [
 ];
 
 /// Leaves the host's files behind for good; only descriptors opened before lead back to them.
-pub fn move_in() -> Result<(), Refused> {
+pub fn move_in(privilege: Privilege) -> Result<(), Refused> {
     namespace::unshare(namespace::Kind::Mount).step("make a mount namespace")?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", private).step("make mounts private")?;
 
     let root = tmpfs("755", MountAttrFlags::MOUNT_ATTR_NOEXEC)?;
     let directory = Mode::from_raw_mode(0o755);
-    for name in ["layers", "nothing", "pictures", "dev"] {
+    for name in ["layers", "nothing", "pictures", "dev", "proc"] {
         rustix::fs::mkdirat(&root, name, directory).step("make the empty root")?;
     }
     for place in 0..LAYER_PLACES {
         rustix::fs::mkdirat(&root, format!("layers/{place}"), directory).step("make the empty root")?;
     }
-    let devices = device_tree()?;
+    let (devices, borrowed) = match privilege {
+        Privilege::Root => (device_tree(make_device)?, Vec::new()),
+        Privilege::User(_) => (device_tree(make_place)?, borrow()?),
+    };
     let pictures = tmpfs("755", MountAttrFlags::MOUNT_ATTR_NOEXEC | MountAttrFlags::MOUNT_ATTR_NODEV)?;
     let read_only = Attributes::READ_ONLY.and(Attributes::NO_SUID);
     set_attributes(root.as_fd(), Reach::One, read_only, None).step("make the empty root read-only")?;
@@ -63,17 +70,54 @@ pub fn move_in() -> Result<(), Refused> {
     rustix::process::chdir("/").step("enter the empty root")?;
     rustix::mount::move_mount(&pictures, "", CWD, "/pictures", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
         .step("attach the pictures")?;
-    rustix::mount::move_mount(&devices, "", CWD, "/dev", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step("attach /dev")
+    rustix::mount::move_mount(&devices, "", CWD, "/dev", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        .step("attach /dev")?;
+    for (mount, place) in borrowed {
+        rustix::mount::move_mount(&mount, "", CWD, &place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+            .step(&format!("attach {place}"))?;
+    }
+    Ok(())
 }
 
-fn device_tree() -> Result<OwnedFd, Refused> {
+/// What an ordinary user cannot make and shows instead as the host has it: devices, and all of `/proc`.
+fn borrow() -> Result<Vec<(OwnedFd, String)>, Refused> {
+    let clone = |path: &str, more: OpenTreeFlags| {
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | more;
+        rustix::mount::open_tree(CWD, path, flags).step(&format!("borrow {path}"))
+    };
+    let mut borrowed = Vec::new();
+    for (name, _, _) in DEVICES {
+        let path = format!("/dev/{name}");
+        let device = clone(&path, OpenTreeFlags::empty())?;
+        let fixed = Attributes::READ_ONLY.and(Attributes::NO_SUID).and(Attributes::NO_EXEC);
+        set_attributes(device.as_fd(), Reach::One, fixed, None).step(&format!("make {path} read-only"))?;
+        borrowed.push((device, path));
+    }
+    // With what is mounted in it, which the kernel does not let us leave out.
+    borrowed.push((clone("/proc", OpenTreeFlags::AT_RECURSIVE)?, "/proc".into()));
+    Ok(borrowed)
+}
+
+type MakeDevice = fn(&OwnedFd, &str, u32, u32) -> Result<(), Refused>;
+
+fn make_device(tree: &OwnedFd, name: &str, major: u32, minor: u32) -> Result<(), Refused> {
+    let device = rustix::fs::makedev(major, minor);
+    rustix::fs::mknodat(tree, name, FileType::CharacterDevice, Mode::from_raw_mode(0o666), device)
+        .step("make a device")?;
+    // mknod(2) heeds the umask.
+    rustix::fs::chmodat(tree, name, Mode::from_raw_mode(0o666), AtFlags::empty()).step("make a device")
+}
+
+/// For the host's own to lie on.
+fn make_place(tree: &OwnedFd, name: &str, _major: u32, _minor: u32) -> Result<(), Refused> {
+    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+    rustix::fs::openat(tree, name, flags, Mode::from_raw_mode(0o444)).map(drop).step("make a place for a device")
+}
+
+fn device_tree(make: MakeDevice) -> Result<OwnedFd, Refused> {
     let tree = tmpfs("755", MountAttrFlags::MOUNT_ATTR_NOEXEC)?;
     for (name, major, minor) in DEVICES {
-        let device = rustix::fs::makedev(major, minor);
-        rustix::fs::mknodat(&tree, name, FileType::CharacterDevice, Mode::from_raw_mode(0o666), device)
-            .step("make a device")?;
-        // mknod(2) heeds the umask.
-        rustix::fs::chmodat(&tree, name, Mode::from_raw_mode(0o666), AtFlags::empty()).step("make a device")?;
+        make(&tree, name, major, minor)?;
     }
     for (name, target) in LINKS {
         rustix::fs::symlinkat(target, &tree, name).step("link a device")?;

@@ -14,9 +14,11 @@ use rustix::io::Errno;
 
 use cove_sys::clone::{SingleThreaded, Stack};
 
+use crate::fence;
 use crate::guest_program;
-use crate::launch::Launcher;
+use crate::launch::{Launcher, Means};
 use crate::limits::Rlimits;
+use crate::privilege;
 use crate::refused::{Refused, Step};
 use crate::seccomp::Filter;
 use crate::user_namespace;
@@ -62,15 +64,15 @@ struct Spawner {
 impl Spawner {
     fn start(guest: Guest) -> Result<Spawner, Refused> {
         rustix::thread::set_name(c"cove-spawner").step("name the spawner")?;
+        let privilege = privilege::held().ok_or_else(|| Refused::new("be root, or at home", Errno::PERM))?;
         let launcher = Launcher {
             alone: SingleThreaded::claim().step("be a process with one thread")?,
             stack: Stack::new().step("make a stack")?,
-            filter: Filter::new(),
-            rlimits: Rlimits::plan(),
+            means: Means { filter: Filter::new(), rlimits: Rlimits::plan(), privilege },
         };
         let proc = empty::open_proc()?;
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-        empty::move_in()?;
+        empty::move_in(privilege)?;
         let guest = if guest == Guest::Own { Some(guest_program::sealed()?) } else { None };
         Ok(Spawner { launcher, proc, guest })
     }
@@ -83,6 +85,10 @@ impl Spawner {
             }
             Request::UserNamespace(maps) => {
                 let pair = user_namespace::make(&self.launcher.alone, self.proc.as_fd(), &maps)?;
+                Ok((Answer::Namespaces, vec![pair.user, pair.assembly]))
+            }
+            Request::Fence(fence) => {
+                let pair = fence::make(&self.launcher.alone, self.proc.as_fd(), &fence)?;
                 Ok((Answer::Namespaces, vec![pair.user, pair.assembly]))
             }
             Request::Launch(launch) => {

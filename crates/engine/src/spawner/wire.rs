@@ -14,6 +14,7 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::fence::Fence;
 use crate::refused::{Refused, Step};
 use crate::seccomp::Rules;
 use crate::user_namespace::Maps;
@@ -60,6 +61,8 @@ pub enum Request {
     Guest(Slot),
     /// A user namespace, and a mount namespace that belongs to it. Answered with the two.
     UserNamespace(Maps),
+    /// The same for an ordinary user's sandbox, fenced in.
+    Fence(Fence),
     Launch(Box<Launch>),
 }
 
@@ -82,8 +85,15 @@ pub struct Launch {
     /// Files of the root that are written before it is entered: its name, who answers for names.
     pub files: Vec<(String, String)>,
     pub hostname: String,
-    /// The host's number for the sandbox's user 0.
+    /// The engine's number for the sandbox's user 0.
     pub first_id: u32,
+    /// The engine's number for the group of the sandbox's terminals.
+    pub terminal_group: u32,
+    /// Who PID 1 is inside.
+    pub first_user: u32,
+    pub groups: Groups,
+    /// Processes and threads that each user inside may have, where that is not left to the usual limit.
+    pub processes: Option<u32>,
     /// Bytes that `/dev/shm` may hold.
     pub shared_memory: u64,
     /// A file to show as `/proc/meminfo`.
@@ -94,6 +104,14 @@ pub struct Launch {
     pub leash: Option<Slot>,
     /// What the guest finds in `COVE_GUEST`.
     pub configuration: String,
+}
+
+/// What becomes of the supplementary groups that the engine has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Groups {
+    Dropped,
+    /// setgroups(2) is refused where an ordinary user has a single id.
+    Kept,
 }
 
 /// Both absent where the host gives no cgroups.

@@ -352,7 +352,7 @@ impl Drop for Store {
 /// The first rung that holds. What each of the higher ones lacked is told by the last.
 fn choose(data: &Path) -> Result<Rung, Error> {
     let top = data.join("storage");
-    if !rustix::process::geteuid().is_root() {
+    if !crate::privilege::is_host_root() {
         let why = "disk limits need root".to_owned();
         return Ok((top, Box::new(plain::Plain { why })));
     }

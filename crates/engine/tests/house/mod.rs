@@ -126,7 +126,7 @@ impl House {
 pub fn open(data: &Path) -> Engine {
     let program = PathBuf::from(env!("CARGO_BIN_EXE_cove-spawner"));
     let spawning = Spawning::Processes { count: NonZeroUsize::MIN, program };
-    Engine::open(Config { data: data.to_owned(), spawning, pool: 2 }).unwrap()
+    Engine::open(Config { data: data.to_owned(), spawning, pool: 2, waived: Vec::new() }).unwrap()
 }
 
 pub fn new_id() -> SandboxId {

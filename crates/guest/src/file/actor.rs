@@ -6,7 +6,7 @@ use rustix::process::{Gid, getuid};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_thread_groups};
 
 use crate::failure::{During, Result, invalid};
-use crate::guest::Guest;
+use crate::guest::{Guest, ONE_ID};
 use crate::users::{User, Users};
 
 /// The user this thread has become, and the names of the others.
@@ -20,10 +20,12 @@ impl Actor {
     pub fn become_user(guest: &Guest, wanted: Option<&str>) -> Result<Actor> {
         let users = Users::load();
         let user = guest.user(&users, wanted)?;
-        if let Some(identity) = guest.identity(&user) {
+        // With a single id its owner has all the rights there are; root's are those.
+        let alone = !getuid().is_root() && user.uid == 0;
+        if let Some(identity) = guest.identity(&user).filter(|_| !alone) {
             let step = format!("act as user {} ({})", user.name, user.uid);
             if !getuid().is_root() {
-                return Err(Failure::new(FailureKind::PermissionDenied, format!("{step}: the guest is not root")));
+                return Err(Failure::new(FailureKind::PermissionDenied, format!("{step}: {}", ONE_ID)));
             }
             if let Some(groups) = &identity.groups {
                 let groups: Vec<_> = groups.iter().map(|gid| Gid::from_raw(*gid)).collect();

@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{Mode, OFlags, fchown, fcntl_setfl, open};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Gid, Pid, Signal, Uid, kill_process_group};
+use rustix::process::{Gid, Pid, Signal, Uid, getuid, kill_process_group};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
@@ -22,7 +22,7 @@ use super::table::Due;
 use super::{Asked, Ends, Process, environment};
 use crate::connection::Connection;
 use crate::failure::{During, Result, from_errno};
-use crate::guest::Guest;
+use crate::guest::{Guest, ONE_ID};
 use crate::users::{User, Users};
 
 /// Starts the process and streams it to its end or to the host's.
@@ -175,8 +175,12 @@ fn explain(failed: &program::Failed, user: &User, program: &str, directories: &[
     let errno = Errno::from_io_error(&failed.error).unwrap_or(Errno::IO);
     let mut failure = from_errno(errno, step);
     // setresuid(2): an id without a place in the user namespace.
-    if matches!(failed.step, Step::Group | Step::User) && errno == Errno::INVAL {
-        failure.message.push_str(": the sandbox's user namespace has no place for this id");
+    if matches!(failed.step, Step::Groups | Step::Group | Step::User) {
+        match errno {
+            Errno::INVAL => failure.message.push_str(": the sandbox's user namespace has no place for this id"),
+            Errno::PERM if !getuid().is_root() => failure.message = format!("{}: {ONE_ID}", failure.message),
+            _ => {}
+        }
     }
     // ENOTDIR on the way to a program means that it is not there.
     if failed.step == Step::Execute && errno == Errno::NOTDIR {

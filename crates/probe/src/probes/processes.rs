@@ -1,6 +1,7 @@
 //! Other processes, PID 1, namespaces and privileges.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 use cove_sys::attack;
 
@@ -179,16 +180,17 @@ fn map_users(_: &Canaries) -> Outcome {
     ])
 }
 
+/// How the kernel shows an id that a user namespace does not know (`overflowuid`).
+const NOBODY: u32 = 65_534;
+
 fn not_host_root(_: &Canaries) -> Outcome {
-    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    for line in map.lines() {
-        let mut fields = line.split_whitespace();
-        let (inside, outside) = (fields.next(), fields.next());
-        if inside == Some("0") && outside == Some("0") {
-            return not_held("root inside is root outside");
-        }
+    // What the kernel itself owns belongs to the host's root. `uid_map` alone would not tell: in nested user namespaces it
+    // names the ids of the next one outside.
+    match fs::metadata("/proc/sys/kernel/ostype").map(|file| file.uid()) {
+        Ok(NOBODY) => held("the host's root is nobody in here"),
+        Ok(uid) => not_held(format!("the host's root is user {uid} in here")),
+        Err(error) => not_applicable(format!("/proc/sys/kernel/ostype: {error}")),
     }
-    held(format!("uid_map: {}", map.trim()))
 }
 
 fn filter(_: &Canaries) -> Outcome {

@@ -100,7 +100,7 @@ pub async fn create(
 ) -> Result<(StatusCode, Json<SandboxView>), ApiError> {
     let key = headers.get("idempotency-key").and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
     let sandbox = app.create_sandbox(&caller, body.into_domain(key)).await?;
-    Ok((StatusCode::CREATED, Json(sandbox.into())))
+    Ok((StatusCode::CREATED, Json(SandboxView::of(&app, sandbox))))
 }
 
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -183,7 +183,8 @@ pub async fn read(
     Authenticated(caller): Authenticated,
     Path(id): Path<String>,
 ) -> Result<Json<SandboxView>, ApiError> {
-    Ok(Json(app.sandbox(&caller, &id).await?.into()))
+    let sandbox = app.sandbox(&caller, &id).await?;
+    Ok(Json(SandboxView::of(&app, sandbox)))
 }
 
 /// Destroy a sandbox

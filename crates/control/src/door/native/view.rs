@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::App;
 use crate::clock::Timestamp;
 use crate::sandbox::{Cause, Expiry, IdleMeasure, NetworkPolicy, Sandbox, State, Timers};
 
@@ -19,6 +20,9 @@ pub struct SandboxView {
     pub labels: BTreeMap<String, String>,
     pub owner: Option<String>,
     pub limits: LimitsView,
+    /// Which of the limits nothing holds, because the server runs without root. Told by `read` and `create`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unheld: Vec<String>,
     pub network: NetworkPolicy,
     pub timers: TimersView,
     /// Previews need no token.
@@ -82,6 +86,14 @@ impl From<&Timers> for TimersView {
     }
 }
 
+impl SandboxView {
+    /// As a person looks at it, with what only its provider knows.
+    pub fn of(app: &App, sandbox: Sandbox) -> SandboxView {
+        let unheld = app.unheld(&sandbox.provider);
+        SandboxView { unheld, ..SandboxView::from(sandbox) }
+    }
+}
+
 impl From<Sandbox> for SandboxView {
     fn from(sandbox: Sandbox) -> Self {
         SandboxView {
@@ -94,6 +106,7 @@ impl From<Sandbox> for SandboxView {
             labels: sandbox.labels,
             owner: sandbox.owner,
             limits: (&sandbox.limits).into(),
+            unheld: Vec::new(),
             network: sandbox.network,
             timers: TimersView::from(&sandbox.timers),
             public: sandbox.public,

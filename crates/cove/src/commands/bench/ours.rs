@@ -25,7 +25,7 @@ impl InProcess {
     pub fn open(program: &Path, data: &Path) -> Result<InProcess, String> {
         let count = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let spawning = Spawning::Processes { count, program: program.to_owned() };
-        let config = Config { data: data.to_owned(), spawning, pool: 64 };
+        let config = Config { data: data.to_owned(), spawning, pool: 64, waived: Vec::new() };
         Engine::open(config).map(|engine| InProcess { engine }).map_err(|error| error.to_string())
     }
 

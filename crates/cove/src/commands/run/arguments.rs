@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use cove_engine::Limit;
 use cove_engine::spec::{Access, Egress, Mount, Network, Target, Verdict};
 
 use crate::complaint::Complaint;
@@ -49,13 +50,13 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", default_value = "base")]
     pub template: String,
 
-    /// Processors; 0.5 is half of one
-    #[arg(long, value_name = "N", value_parser = parse_cpus, default_value = "1", help_heading = "Limits")]
-    pub cpus: f64,
-    /// Memory, files that the command writes included unless --disk is given
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G", help_heading = "Limits")]
-    pub memory: u64,
-    /// Keep written files on disk instead of in memory, at most this much
+    /// Processors; 0.5 is half of one [default: 1]
+    #[arg(long, value_name = "N", value_parser = parse_cpus, help_heading = "Limits")]
+    pub cpus: Option<f64>,
+    /// Memory, files that the command writes included unless --disk is given [default: 1G]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Limits")]
+    pub memory: Option<u64>,
+    /// Keep written files on disk instead of in memory, at most this much (in memory all the same for an ordinary user)
     #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Limits")]
     pub disk: Option<u64>,
     /// Processes and threads
@@ -93,6 +94,12 @@ pub enum NetworkKind {
 }
 
 impl Arguments {
+    /// Limits that nobody asked for.
+    pub fn waived(&self) -> Vec<Limit> {
+        let given = [(Limit::Cpus, self.cpus.is_some()), (Limit::Memory, self.memory.is_some())];
+        given.into_iter().filter(|(_, given)| !given).map(|(limit, _)| limit).collect()
+    }
+
     pub fn network(&self) -> Result<Network, Complaint> {
         let allow = self.allow.clone();
         match (self.network, allow.is_empty()) {

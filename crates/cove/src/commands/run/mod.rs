@@ -36,9 +36,10 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     let signals = Signals::block(&SIGNALS.map(|signal| signal.as_raw()))
         .map_err(|error| Complaint::engine(format!("block signals: {error}")))?;
     let data = Place::new(arguments.data.clone()).ephemeral(sandbox::files(arguments));
-    let config = Config { data: data.clone(), spawning: Spawning::Inline, pool: 0 };
+    let config = Config { data: data.clone(), spawning: Spawning::Inline, pool: 0, waived: arguments.waived() };
     let engine = Engine::open(config).map_err(sandbox::complaint)?;
     let running = engine.begin(&sandbox).map_err(sandbox::complaint)?;
+    sandbox::tell_what_is_weaker(&engine, &sandbox);
 
     let outcome = make_workdir(&running.socket, arguments)
         .and_then(|()| Ok(Foreground::start(&running.socket, &signals, command, input, arguments.timeout)?.run()?));
@@ -132,13 +133,14 @@ impl Shortage {
     }
 
     fn tell(&self, arguments: &Arguments) {
-        let (peak, limit) = (show_size(self.peak.min(arguments.memory)), show_size(arguments.memory));
+        let memory = arguments.memory.unwrap_or(sandbox::DEFAULT_MEMORY);
+        let (peak, limit) = (show_size(self.peak.min(memory)), show_size(memory));
         let largest = match &self.largest {
             Some(process) => format!("; the largest process was {} with {}", process.name, show_size(process.memory)),
             None => String::new(),
         };
         say(&format!("cove: out of memory: {peak} of {limit} used{largest}"));
-        let more = show_size(arguments.memory.saturating_mul(2)).replace(' ', "");
+        let more = show_size(memory.saturating_mul(2)).replace(' ', "");
         say(&format!("hint: --memory {}", more.trim_end_matches("iB")));
     }
 }

@@ -1,14 +1,21 @@
 //! What sandbox `cove run` makes of its flags.
 
+use cove_engine::privilege::Privilege;
 use cove_engine::spec::{Limits, Root, Storage};
-use cove_engine::{Error, SandboxId, Spec};
+use cove_engine::{Engine, Error, SandboxId, Spec};
 
 use super::Arguments;
 use crate::complaint::Complaint;
 use crate::place::{Files, is_root};
 use crate::quantity::show_size;
+use crate::render::say;
 
 pub const DEFAULT_USER: &str = "user";
+
+pub const DEFAULT_MEMORY: u64 = 1 << 30;
+
+/// Set by those who know.
+const QUIET: &str = "COVE_QUIET";
 
 /// Less than this holds no guest and no command.
 const LEAST_MEMORY: u64 = 8 << 20;
@@ -16,33 +23,51 @@ const LEAST_MEMORY: u64 = 8 << 20;
 pub fn spec(arguments: &Arguments) -> Result<Spec, Complaint> {
     check(arguments)?;
     let id = new_id()?;
-    let (storage, disk) = match arguments.disk {
-        Some(disk) => (Storage::Disk, disk),
-        None => (Storage::Memory, arguments.memory),
+    let storage = match files(arguments) {
+        Files::OnDisk => Storage::Disk,
+        Files::InMemory => Storage::Memory,
     };
+    let memory = arguments.memory.unwrap_or(DEFAULT_MEMORY);
     Ok(Spec {
         hostname: arguments.name.clone().unwrap_or_else(|| id.to_string()),
         id,
         root: Root::Base,
         storage,
         limits: Limits {
-            cpus: arguments.cpus,
-            memory: arguments.memory,
+            cpus: arguments.cpus.unwrap_or(1.0),
+            memory,
             pids: arguments.pids,
-            disk: Some(disk),
+            disk: Some(arguments.disk.unwrap_or(memory)),
             inodes: None,
         },
         network: arguments.network()?,
         mounts: arguments.mount.clone(),
         env: Default::default(),
         // Whose files the folders that are shown belong to.
-        default_user: arguments.user.clone().unwrap_or_else(|| DEFAULT_USER.to_owned()),
+        default_user: user(arguments).to_owned(),
         default_cwd: None,
     })
 }
 
+/// An ordinary user has no quotas: a limit holds in memory alone.
 pub fn files(arguments: &Arguments) -> Files {
-    if arguments.disk.is_some() { Files::OnDisk } else { Files::InMemory }
+    if arguments.disk.is_some() && is_root() { Files::OnDisk } else { Files::InMemory }
+}
+
+/// Who the command runs as, without a group.
+pub fn user(arguments: &Arguments) -> &str {
+    let named = arguments.user.as_deref().unwrap_or(DEFAULT_USER);
+    named.split_once(':').map_or(named, |(user, _)| user)
+}
+
+/// Once, and only where something differs from what root has.
+pub fn tell_what_is_weaker(engine: &Engine, spec: &Spec) {
+    let Privilege::User(_) = engine.privilege() else { return };
+    let dropped: Vec<String> = engine.hold().unheld(spec.storage).map(|unheld| unheld.limit.to_string()).collect();
+    if !dropped.is_empty() && std::env::var_os(QUIET).is_none() {
+        say(&format!("cove: as an ordinary user without control groups: no limit on {}", dropped.join(" and ")));
+        say(&format!("hint: `cove doctor` tells how to get one; {QUIET}=1 silences this"));
+    }
 }
 
 /// What no kernel is needed to refuse.
@@ -51,8 +76,8 @@ fn check(arguments: &Arguments) -> Result<(), Complaint> {
         return Err(Complaint::usage(format!("there is no template `{}`", arguments.template))
             .hint("`base` is there: this machine's /usr, with files of its own everywhere else"));
     }
-    if arguments.memory < LEAST_MEMORY {
-        let (asked, least) = (show_size(arguments.memory), show_size(LEAST_MEMORY));
+    if let Some(memory) = arguments.memory.filter(|memory| *memory < LEAST_MEMORY) {
+        let (asked, least) = (show_size(memory), show_size(LEAST_MEMORY));
         return Err(Complaint::usage(format!("--memory {asked} is too little for any command: at least {least}"))
             .hint("sizes without a unit are bytes; write 256M for 256 MiB"));
     }
@@ -76,6 +101,9 @@ pub fn new_id() -> Result<SandboxId, Complaint> {
 /// The engine's error, with the way to learn more.
 pub fn complaint(error: Error) -> Complaint {
     let complaint = Complaint::engine(error.to_string());
+    if let Error::Unheld(unheld) = &error {
+        return complaint.hint(unheld.remedy.clone());
+    }
     if is_root() {
         complaint.hint("`cove doctor` tells what this machine lacks")
     } else {

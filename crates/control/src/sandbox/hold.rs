@@ -1,0 +1,30 @@
+//! Limits that a provider cannot hold: one that somebody asks for is refused, a default is shown for what it is.
+
+use cove_engine::Limit;
+
+use super::LimitsChange;
+use crate::{App, Error};
+
+impl App {
+    pub(crate) fn check_held(&self, provider: &str, asked: &LimitsChange) -> Result<(), Error> {
+        let is_asked = |limit: Limit| match limit {
+            Limit::Cpus => asked.cpus.is_some(),
+            Limit::Memory => asked.memory.is_some(),
+            Limit::Pids => asked.pids.is_some(),
+            Limit::Disk => asked.disk.is_some(),
+        };
+        match self.provider(provider)?.unheld().into_iter().find(|unheld| is_asked(unheld.limit)) {
+            None => Ok(()),
+            Some(unheld) => Err(Error::Unsupported(format!(
+                "limits.{} cannot be held by provider {provider}: {}; hint: {}",
+                unheld.limit, unheld.why, unheld.remedy
+            ))),
+        }
+    }
+
+    /// Their names, for whoever looks at a sandbox.
+    pub fn unheld(&self, provider: &str) -> Vec<String> {
+        let unheld = self.provider(provider).map(|provider| provider.unheld()).unwrap_or_default();
+        unheld.into_iter().map(|unheld| unheld.limit.to_string()).collect()
+    }
+}

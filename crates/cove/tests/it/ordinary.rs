@@ -1,0 +1,233 @@
+//! Without root: the same stories, told by somebody whom the kernel gives no privilege, and what is refused.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::time::Duration;
+
+use cove_testkit::ordinary::{self, Ids, OrdinaryUser};
+use cove_testkit::program::Cove;
+use serde_json::{Value, json};
+
+#[test]
+fn output_exit_code_and_user_are_as_with_root() {
+    let user = OrdinaryUser::new();
+    let script = "id -un; pwd; echo x > file && cat file; hostname; exit 3";
+    let finished = user.cove(["run", "--name", "box", "--", "sh", "-c", script]).finish().expect_code(3);
+    assert_eq!(finished.stdout, "user\n/home/user\nx\nbox\n");
+    let finished = user.cove(["run", "--user", "root", "--", "sh", "-c", "id -u; echo x > /etc/x && cat /etc/x"]);
+    assert_eq!(finished.finish().expect_success().stdout, "0\nx\n");
+    let finished = user.cove(["run", "--workdir", "/w/deep", "--", "sh", "-c", "touch x && pwd"]).finish();
+    assert_eq!(finished.expect_success().stdout, "/w/deep\n");
+    user.cove(["run", "--timeout", "200ms", "--", "sleep", "60"]).finish().expect_code(124);
+}
+
+#[test]
+fn another_user_than_the_one_there_is_is_refused() {
+    let user = OrdinaryUser::new();
+    let finished = user.cove(["run", "--user", "33", "--", "true"]).finish().expect_code(125);
+    assert!(finished.stderr.contains("has no place for this id"), "{}", finished.stderr);
+}
+
+#[test]
+fn what_is_weaker_is_told_once_and_can_be_silenced() {
+    let user = OrdinaryUser::new();
+    let finished = user.cove(["run", "--", "true"]).finish().expect_success();
+    assert_eq!(finished.stderr.matches("no limit on cpus and memory").count(), 1, "{}", finished.stderr);
+    let finished = user.cove(["run", "--", "true"]).env("COVE_QUIET", "1").finish().expect_success();
+    assert_eq!(finished.stderr, "");
+}
+
+#[test]
+fn a_limit_that_cannot_be_held_is_refused_with_the_way_to_get_it() {
+    let user = OrdinaryUser::new();
+    for (flag, value, name) in [("--memory", "256M", "memory"), ("--cpus", "0.5", "cpus")] {
+        let finished = user.cove(["run", flag, value, "--", "touch", "/tmp/ran"]).finish().expect_code(125);
+        assert!(finished.stderr.contains(&format!("{name} limit cannot be held")), "{}", finished.stderr);
+        assert!(finished.stderr.contains("hint: "), "{}", finished.stderr);
+    }
+}
+
+/// Counts how many of 60 processes could be started.
+const FORKS: &str = "import os, time
+made = 0
+for _ in range(60):
+    try:
+        if os.fork() == 0: time.sleep(30); os._exit(0)
+        made += 1
+    except OSError: break
+print(made, flush=True)
+import sys; sys.stdin.read()";
+
+#[test]
+fn the_limit_on_processes_holds_without_control_groups_and_for_each_sandbox_alone() {
+    let user = OrdinaryUser::new();
+    let (reader, writer) = std::io::pipe().unwrap();
+    let full = user.cove(["run", "--pids", "20", "--", "python3", "-c", FORKS]).input_from(reader);
+    let mut full = full.env("COVE_QUIET", "1").spawn();
+    let mut first = [0_u8; 3];
+    full.child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    let made: u32 = String::from_utf8_lossy(&first).trim().parse().unwrap();
+    assert!((10..20).contains(&made), "{made} processes and the guest's");
+    // While that one is full, another of the same user has room for all of its own.
+    let finished = user.cove(["run", "--pids", "100", "--", "python3", "-c", FORKS]).finish().expect_success();
+    assert_eq!(finished.stdout, "60\n");
+    drop(writer);
+    assert_eq!(full.finish().code, 0);
+}
+
+#[test]
+fn a_disk_limit_holds_in_memory() {
+    let user = OrdinaryUser::new();
+    let arguments = ["run", "--disk", "20M", "--", "sh", "-c", "head -c 40M /dev/zero > big; stat -c %s big"];
+    let finished = user.cove(arguments).finish().expect_success();
+    assert!(finished.stderr.contains("No space left on device"), "{}", finished.stderr);
+    assert!(finished.stdout.trim().parse::<u64>().unwrap() <= 20 << 20, "{}", finished.stdout);
+}
+
+#[test]
+fn folders_are_the_users_own_to_read_or_to_write() {
+    for ids in [Ids::Single, Ids::Range] {
+        let user = OrdinaryUser::with(ids);
+        let folder = user.folder("data");
+        std::fs::write(folder.join("there"), "hello").unwrap();
+        let (read, write) = (format!("{}:/data", folder.display()), format!("{}:/data:rw", folder.display()));
+        let script = "cat /data/there; touch /data/x 2>/dev/null || echo no";
+        let finished = user.cove(["run", "--mount", &read, "--", "sh", "-c", script]).finish().expect_success();
+        assert_eq!(finished.stdout, "hellono\n");
+        let script = "echo new > /data/made; echo h > ~/home && cat ~/home";
+        let finished = user.cove(["run", "--mount", &write, "--", "sh", "-c", script]).finish().expect_success();
+        assert_eq!(finished.stdout, "h\n");
+        let made = folder.join("made").metadata().unwrap();
+        assert_eq!((made.uid(), made.len()), (user.uid, 4), "{ids:?}");
+    }
+}
+
+#[test]
+fn what_belongs_to_others_stays_closed() {
+    let user = OrdinaryUser::new();
+    let secret = user.place.path().join("secret");
+    std::fs::write(&secret, "roots").unwrap();
+    std::fs::set_permissions(&secret, PermissionsExt::from_mode(0o600)).unwrap();
+    let mount = format!("{}:/secret", secret.display());
+    let finished = user.cove(["run", "--user", "root", "--mount", &mount, "--", "cat", "/secret"]).finish();
+    assert_eq!((finished.code, finished.stdout.as_str()), (1, ""), "{}", finished.stderr);
+}
+
+#[test]
+fn a_terminal_works() {
+    let user = OrdinaryUser::new();
+    let mut terminal = user.terminal(["run", "-it", "--", "bash", "--norc"]);
+    terminal.sees("$ ");
+    terminal.types("stty size; echo don''e\n");
+    terminal.sees("24 80");
+    terminal.sees("done");
+    terminal.types("exit 7\n");
+    assert_eq!(terminal.ends(), 7);
+}
+
+/// A host of one address with a page on it, and the program run there.
+const WORLD: &str = "ip link set lo up && ip address add 203.0.113.7/32 dev lo && cd \"$1\" && shift
+python3 -m http.server --bind 203.0.113.7 8000 >/dev/null 2>&1 & server=$!
+curl -s --retry 50 --retry-connrefused --retry-delay 1 -o /dev/null http://203.0.113.7:8000/ || exit 98
+\"$@\"; code=$?; kill $server; exit $code";
+
+#[test]
+fn egress_goes_through_the_proxy_and_nowhere_else() {
+    let user = OrdinaryUser::new();
+    let folder = user.folder("page");
+    std::fs::write(folder.join("page"), "reached").unwrap();
+    let words = ["unshare", "--net", "sh", "-c", WORLD, "sh"].map(OsString::from).into_iter();
+    let words = words.chain([folder.into()]).chain(user.words()).chain([user.program().into()]);
+    let words: Vec<OsString> = words.collect();
+    let fetch = |network: &[&str]| {
+        let cove = Cove::by(&words, &user.place.data()).env("COVE_QUIET", "1").args(["run"]).args(network);
+        cove.args(["--", "curl", "-sS", "--max-time", "10", "http://203.0.113.7:8000/page"]).finish()
+    };
+    assert_eq!(fetch(&["--network", "full", "--allow", "203.0.113.7:8000"]).expect_success().stdout, "reached");
+    assert_ne!(fetch(&["--network", "none"]).code, 0);
+    assert_ne!(fetch(&["--allow", "203.0.113.8"]).code, 0);
+}
+
+#[test]
+fn with_a_range_a_sandbox_has_all_ids_and_its_users_are_not_the_caller() {
+    let user = OrdinaryUser::with(Ids::Range);
+    let script =
+        "cat /proc/self/uid_map; touch a && chown 33:33 a && stat -c %u a; su user -s /bin/sh -c 'id -u; touch ~/mine'";
+    let finished = user.cove(["run", "--user", "root", "--", "sh", "-c", script]).finish().expect_success();
+    let words: Vec<&str> = finished.stdout.split_whitespace().collect();
+    assert_eq!(words, ["0", "0", "1", "1", "1", "65535", "33", "1000"], "{}", finished.stderr);
+    let finished = user.cove(["run", "--", "sh", "-c", "id -un; touch x && stat -c %U x"]).finish().expect_success();
+    assert_eq!(finished.stdout, "user\nuser\n");
+}
+
+#[test]
+fn the_doctor_tells_what_holds_and_what_would_help() {
+    let user = OrdinaryUser::new();
+    let finished = user.cove(["doctor", "--json"]).finish().expect_success();
+    let report: Value = serde_json::from_str(&finished.stdout).unwrap();
+    let finding = |name: &str| {
+        let findings = report["findings"].as_array().unwrap();
+        findings.iter().find(|finding| finding["name"] == name).unwrap_or_else(|| panic!("no {name} in {report}"))
+    };
+    assert_eq!(finding("without root")["verdict"], "ok");
+    assert_eq!(finding("nftables")["verdict"], "ok", "{}", finding("nftables"));
+    assert_eq!(finding("limits on processes")["verdict"], "ok");
+    assert!(finding("user ids")["remedy"].as_str().unwrap().contains("subuids"), "{}", finding("user ids"));
+    assert_eq!(finding("control groups")["verdict"], "missing");
+    let ranged = OrdinaryUser::with(Ids::Range);
+    let told = ranged.cove(["doctor"]).finish().expect_success().stdout;
+    assert!(told.contains("65,536 ids"), "{told}");
+}
+
+/// The whole battery; each verdict as with root.
+#[test]
+fn cannot_get_out_either() {
+    for ids in [Ids::Single, Ids::Range] {
+        let user = OrdinaryUser::with(ids);
+        let finished = user.cove(["redteam", "--json"]).within(Duration::from_secs(180)).finish();
+        let told: Vec<Value> =
+            serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:?}"));
+        let lost: Vec<&Value> = told.iter().filter(|finding| finding["verdict"] == "not held").collect();
+        assert!(lost.is_empty(), "{ids:?}: {lost:?}");
+        assert_eq!((told.len(), finished.code), (cove_probe::all().count(), 0));
+    }
+}
+
+#[test]
+fn a_server_keeps_its_sandboxes_over_stop_start_and_its_own_death() {
+    let mut server = ordinary::serve();
+    let made = server.request("POST", "/api/sandboxes", Some(&json!({"name": "box"}))).expect_status(201).json();
+    assert_eq!(made["unheld"], json!(["cpus", "memory", "disk"]));
+    let say = |server: &cove_testkit::TestServer, script: &str| {
+        server.cove(["exec", "box", "--", "sh", "-c", script]).finish().expect_success().stdout
+    };
+    assert_eq!(say(&server, "id -un; echo kept > ~/file; (sleep 300 &) ; echo $(pgrep -c sleep)"), "user\n1\n");
+    server.restart();
+    assert_eq!(say(&server, "cat ~/file; pgrep -c sleep"), "kept\n1\n", "the same processes");
+    server.cove(["stop", "box"]).finish().expect_success();
+    server.cove(["start", "box"]).finish().expect_success();
+    assert_eq!(say(&server, "cat ~/file; pgrep -c sleep || true"), "kept\n0\n", "the same files");
+    server.restart();
+    server.cove(["rm", "box"]).finish().expect_success();
+    let mode = server.data().metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+}
+
+#[test]
+fn a_server_refuses_what_it_cannot_hold() {
+    let server = ordinary::serve();
+    for (limit, value) in [("memory", json!(256 << 20)), ("cpus", json!(0.5)), ("disk", json!(1 << 30))] {
+        let answer = server.request("POST", "/api/sandboxes", Some(&json!({"limits": {limit: value}})));
+        let told = answer.expect_status(400).text();
+        assert!(told.contains(&format!("limits.{limit} cannot be held")), "{told}");
+    }
+    let asked = json!({"name": "box", "limits": {"pids": 30}});
+    server.request("POST", "/api/sandboxes", Some(&asked)).expect_status(201);
+    let script = "for i in $(seq 60); do sleep 30 & done";
+    assert_ne!(server.cove(["exec", "box", "--", "sh", "-c", script]).finish().code, 0, "30 processes hold");
+    let finished = server.cove(["pause", "box"]).finish();
+    assert!(finished.code != 0 && finished.stderr.contains("cannot pause"), "{}", finished.stderr);
+    let changed = server.request("PATCH", "/api/sandboxes/box/limits", Some(&json!({"memory": 1 << 30})));
+    assert!(changed.expect_status(400).text().contains("limits.memory cannot be held"));
+}

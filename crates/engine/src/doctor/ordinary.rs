@@ -1,0 +1,111 @@
+//! What holds for somebody without root. Everything is tried by moving home (see [`crate::privilege`]) in a child.
+
+use std::fs;
+use std::io;
+
+use cove_sys::probe::{become_user, in_child, leave};
+use rustix::thread::UnshareFlags;
+
+use super::{Finding, is_root};
+use crate::fence;
+use crate::privilege::{self, Ids, Privilege, Subordinate};
+
+/// Does something in a child that has moved home. The child has one thread, as this process must have.
+pub(super) fn at_home(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    in_child(|| {
+        privilege::enter(None).map_err(|error| match error {
+            crate::Error::Refused(refused) => io::Error::from_raw_os_error(refused.errno),
+            other => io::Error::other(other.to_string()),
+        })?;
+        work()
+    })
+}
+
+pub(super) fn examine() -> Vec<Finding> {
+    if is_root() {
+        return vec![allowed()];
+    }
+    vec![home(), ids(), processes(), namespaces_left()]
+}
+
+/// As root: whether others could.
+fn allowed() -> Finding {
+    let name = "ordinary users";
+    let attempt = in_child(|| {
+        become_user(65_534)?;
+        leave(UnshareFlags::NEWUSER)?;
+        // Some distributions let a user namespace be made and then give no rights in it.
+        leave(UnshareFlags::NEWNS)
+    });
+    match attempt {
+        Ok(()) => Finding::ok(name, "can run sandboxes too: `cove doctor` tells them what is weaker"),
+        Err(error) => {
+            Finding::weaker(name, format!("only root can run sandboxes: {error}"), super::namespaces::remedy(&error))
+        }
+    }
+}
+
+fn home() -> Finding {
+    let name = "without root";
+    match at_home(|| Ok(())) {
+        Ok(()) => Finding::ok(name, "the engine is root of a user namespace, and you outside of it"),
+        Err(error) => Finding::missing(
+            name,
+            format!("no user namespace with rights in it: {error}"),
+            super::namespaces::remedy(&error),
+        ),
+    }
+    .required()
+}
+
+fn ids() -> Finding {
+    let name = "user ids";
+    let ranged = at_home(|| match privilege::held() {
+        Some(Privilege::User(Ids::Range)) => Ok(()),
+        _ => Err(io::ErrorKind::Unsupported.into()),
+    });
+    if ranged.is_ok() {
+        let detail = "sandboxes have 65,536 ids, the same for all of yours: they share your kernel limits";
+        return Finding::weaker(name, detail, "run as root to give each a range of its own");
+    }
+    let user = rustix::process::getuid().as_raw();
+    let who = privilege::user_names(user).swap_remove(0);
+    let (why, remedy) = if privilege::helper("newuidmap").is_none() || privilege::helper("newgidmap").is_none() {
+        ("newuidmap is not installed", "install newuidmap and newgidmap (Debian: apt-get install uidmap)".to_owned())
+    } else if Subordinate::find(user).is_none() {
+        (
+            "you have no range of 65,536 in /etc/subuid and /etc/subgid",
+            format!("as root: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {who}"),
+        )
+    } else {
+        (
+            "newuidmap refuses your range",
+            "see that newuidmap is setuid root and you run without no_new_privs".to_owned(),
+        )
+    };
+    let detail = format!(
+        "{why}: a sandbox has one id, yours, as `user` or as `root`; no other user, no sudo, and your groups are kept"
+    );
+    Finding::weaker(name, detail, remedy)
+}
+
+fn processes() -> Finding {
+    let name = "limits on processes";
+    if fence::counts_processes() {
+        return Finding::ok(name, "hold without control groups: RLIMIT_NPROC of a user namespace around each sandbox");
+    }
+    Finding::weaker(name, "need a control group on this kernel", "Linux 5.14, or a delegated control group")
+}
+
+fn namespaces_left() -> Finding {
+    let name = "user namespaces left";
+    let most = fs::read_to_string("/proc/sys/user/max_user_namespaces").unwrap_or_default();
+    match most.trim().parse::<u64>() {
+        Ok(most) if most < 1000 => Finding::weaker(
+            name,
+            format!("{most} for all your sandboxes, each takes two"),
+            "sysctl -w user.max_user_namespaces=100000",
+        ),
+        _ => Finding::ok(name, "enough: each sandbox takes two"),
+    }
+}
