@@ -1,7 +1,9 @@
 """A real server of the program under test, and clients that know nothing but environment variables."""
 
+import contextlib
 import importlib.metadata
 import os
+import pathlib
 import re
 import tempfile
 
@@ -24,10 +26,17 @@ class Server(support.Server):
         }
 
 
-@pytest.fixture(scope="session")
-def server():
+@contextlib.contextmanager
+def serving(templates=None):
+    """A server that the SDKs find by their environment variables while it is there."""
     with tempfile.TemporaryDirectory(prefix="cove-e2b-", ignore_cleanup_errors=True) as folder:
+        if templates:
+            data = pathlib.Path(folder) / "data"
+            data.mkdir()
+            for name in ("layers", "templates"):
+                (data / name).symlink_to(pathlib.Path(templates) / name)
         server = Server(folder)
+        before = {name: os.environ.get(name) for name in server.environment()}
         os.environ.update(server.environment())
         try:
             yield server
@@ -35,6 +44,23 @@ def server():
             for left in sandboxes(server):
                 server.ask("DELETE", f"/e2b/sandboxes/{left}", server.key)
             server.leave()
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+@pytest.fixture(scope="session")
+def server():
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def built_server(server):
+    """One that has the template `code-interpreter`, built once by run.sh; the SDKs are led to it for the whole module."""
+    if "COVE_TEMPLATES" not in os.environ:
+        pytest.skip("no built template: run.sh makes it and sets COVE_TEMPLATES")
+    with serving(os.environ["COVE_TEMPLATES"]) as server:
+        yield server
 
 
 def sandboxes(server):

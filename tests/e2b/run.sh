@@ -9,7 +9,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 export COVE_BIN
 cache=$COVE_CACHE/e2b
 # Of today and of a while ago: the Python SDK, the JavaScript SDK and the command line.
-newest=(2.63.0 2.51.0 2.19.0) pinned=(2.30.0 2.45.0 2.16.0) interpreter=2.11.5
+newest=(2.63.0 2.51.0 2.19.0) pinned=(2.30.0 2.45.0 2.16.0) interpreter=2.11.5 javascript_interpreter=2.8.0
 
 die() { printf 'error: %s\n' "$1" >&2; shift; for hint in "$@"; do printf 'hint: %s\n' "$hint" >&2; done; exit 1; }
 [ -x "$COVE_BIN" ] || die "$COVE_BIN is not there" "cargo build, or COVE_BIN=…"
@@ -34,10 +34,35 @@ node_packages() { # node_packages SDK CLI
         die "cannot install the npm packages e2b $1 and @e2b/cli $2" "look at the message of npm above"
 }
 
+# The code interpreter's own SDK for JavaScript; it brings the rest along.
+interpreter_packages() { # interpreter_packages VERSION
+    local folder=$cache/node-interpreter-$1
+    export E2B_INTERPRETER_PACKAGES=$folder/package.json
+    [ -e "$folder/complete" ] && return
+    rm -rf "$folder" && mkdir -p "$folder" && echo '{"private":true}' >"$folder/package.json"
+    (cd "$folder" && npm install --silent --no-progress "@e2b/code-interpreter@$1") && touch "$folder/complete" ||
+        die "cannot install the npm package @e2b/code-interpreter $1" "look at the message of npm above"
+}
+
+# The template `code-interpreter`, built with the program's own recipe; again when the recipe or Python changes.
+built_template() {
+    local recipe=$here/../../crates/cove/src/commands/template key
+    key=$(cat "$recipe"/build.rs "$recipe"/*.sh <(/usr/bin/python3 --version) | sha256sum | cut -c1-12)
+    export COVE_TEMPLATES=$COVE_CACHE/templates-$key
+    [ -e "$COVE_TEMPLATES/templates/code-interpreter.json" ] && return
+    PIP_CACHE_DIR=${PIP_CACHE_DIR:-$COVE_CACHE/pip} "$COVE_BIN" template build code-interpreter --data "$COVE_TEMPLATES" ||
+        die "cannot build the template code-interpreter" "look at the message above"
+}
+
 mkdir -p "$cache"
+built_template
 python_packages "${newest[0]}" "e2b-code-interpreter==$interpreter"
 python_packages "${pinned[0]}"
-if command -v npm >/dev/null; then node_packages "${newest[@]:1}" && node_packages "${pinned[@]:1}"; else echo "hint: no npm here: the JavaScript SDK is not tested" >&2; fi
+if command -v npm >/dev/null; then
+    node_packages "${newest[@]:1}" && node_packages "${pinned[@]:1}" && interpreter_packages "$javascript_interpreter"
+else
+    echo "hint: no npm here: the JavaScript SDK is not tested" >&2
+fi
 
 log=$(mktemp); trap 'rm -f "$log"' EXIT
 passed=0 failed=0

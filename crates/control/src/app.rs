@@ -45,7 +45,6 @@ struct Parts {
     store: Store,
     clock: Clock,
     providers: BTreeMap<String, Arc<dyn Provider>>,
-    templates: Vec<Template>,
     objects: Arc<dyn ObjectStore>,
     server: String,
     locks: Locks,
@@ -84,8 +83,8 @@ impl App {
             .map_err(|error| Error::internal(format!("make the data directory {}: {error}", config.data.display())))?;
         let objects = crate::archive::open(&config.archive, &config.data.join("archive"))?;
         let server = server_id(&config)?;
+        let interpreter = Interpreter::new(providers.values().cloned().collect());
         let app = App(Arc::new(Parts {
-            templates: template::built_in(cove_engine::spec::Limits::default()),
             store,
             clock,
             providers,
@@ -95,7 +94,7 @@ impl App {
             activity: Activity::default(),
             keys: KeyCache::default(),
             bus: Bus::default(),
-            interpreter: Interpreter::default(),
+            interpreter,
             tasks: TaskTracker::new(),
             ending: CancellationToken::new(),
             timers: Notify::new(),
@@ -195,17 +194,15 @@ impl App {
     }
 
     pub async fn template(&self, caller: &Caller, name: &str) -> Result<Template, Error> {
-        let visible = |template: &&Template| {
-            template.answers_to(name)
-                && template.organisation.as_ref().is_none_or(|owner| *owner == caller.organisation)
-        };
-        self.0.templates.iter().find(visible).cloned().ok_or_else(|| Error::not_found("template", name))
+        let found = self.list_templates(caller).await?.into_iter().find(|template| template.answers_to(name));
+        found.ok_or_else(|| Error::not_found("template", name))
     }
 
     pub async fn list_templates(&self, caller: &Caller) -> Result<Vec<Template>, Error> {
         let visible =
-            |template: &&Template| template.organisation.as_ref().is_none_or(|owner| *owner == caller.organisation);
-        Ok(self.0.templates.iter().filter(visible).cloned().collect())
+            |template: &Template| template.organisation.as_ref().is_none_or(|owner| *owner == caller.organisation);
+        let all = template::built_in(&self.config().data, cove_engine::spec::Limits::default());
+        Ok(all.into_iter().filter(visible).collect())
     }
 
     pub(crate) fn objects(&self) -> &Arc<dyn ObjectStore> {

@@ -51,5 +51,6 @@ pub enum Verb {
     Top(commands::top::Arguments),
     Keys(commands::keys::Arguments),
     Tls(commands::tls::Arguments),
+    Template(commands::template::Arguments),
     Completions(commands::completions::Arguments),
 }

@@ -72,6 +72,7 @@ fn run(verb: &Verb) -> Result<u8, Complaint> {
         Verb::Exec(arguments) => commands::exec::run(arguments),
         Verb::Extend(arguments) => commands::extend::run(arguments),
         Verb::Keys(arguments) => commands::keys::run(arguments),
+        Verb::Template(arguments) => commands::template::run(arguments),
         Verb::Logs(arguments) => commands::logs::run(arguments),
         Verb::Shell(arguments) => commands::shell::run(arguments),
         Verb::Tls(arguments) => commands::tls::run(arguments),

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;
@@ -210,8 +210,10 @@ impl Layers<'_> {
     fn overlays(&self, map: Option<BorrowedFd<'_>>) -> Result<Vec<Layered>, Error> {
         let over_root = |lowers| Layered { target: "", lowers, upper: "root", work: "root-work" };
         match &self.spec.root {
-            Root::Base => {
-                let usr = vec![open_layer(Path::new("/usr"), map)?];
+            Root::Base | Root::BaseWith(_) => {
+                let over = if let Root::BaseWith(paths) = &self.spec.root { paths.as_slice() } else { &[] };
+                let paths = over.iter().map(PathBuf::as_path).chain([Path::new("/usr")]);
+                let usr = paths.map(|path| open_layer(path, map)).collect::<Result<_, _>>()?;
                 let usr = Layered { target: "usr", lowers: usr, upper: "usr", work: "usr-work" };
                 Ok(vec![over_root(vec![open_layer(self.base, map)?]), usr])
             }
@@ -228,7 +230,7 @@ impl Layers<'_> {
     /// `/usr`, the directories of programs and libraries.
     fn shown(&self, identity: &Identity, spawners: &Spawners) -> Result<Vec<Shown>, Error> {
         let mut shown = Vec::new();
-        if self.spec.root == Root::Base {
+        if matches!(self.spec.root, Root::Base | Root::BaseWith(_)) {
             for name in self.unmerged {
                 let mount = open_layer(&Path::new("/").join(name), self.map(identity))?;
                 shown.push(Shown { mount, target: (*name).into(), kind: AttachKind::Directory });
@@ -379,7 +381,7 @@ fn explain(refused: Refused) -> Refused {
 /// What the guest finds in its environment.
 fn configuration(spec: &Spec) -> String {
     let mut env = spec.env.clone();
-    if spec.root == Root::Base {
+    if matches!(spec.root, Root::Base | Root::BaseWith(_)) {
         env.entry("PATH".into()).or_insert_with(|| base::PATH.into());
     }
     let text = serde_json::json!({

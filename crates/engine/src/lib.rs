@@ -10,6 +10,7 @@
 //! * [`privilege`]: root of the host, or an ordinary user in a user namespace; [`hold`]: which limits hold then
 //! * one file per kernel facility: `root`, `user_namespace`, `fence`, `capability`, `seccomp`, `limits`, [`cgroup`], [`network`],
 //!   [`storage`]
+//! * [`layer`]: trees of files that templates are made of
 //! * `pool`, `reaper`: what is made before a launch and cleared away after its end
 
 #![forbid(unsafe_code)]
@@ -21,6 +22,7 @@ pub mod error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod hold;
+pub mod layer;
 pub mod network;
 pub mod privilege;
 pub mod refused;

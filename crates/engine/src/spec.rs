@@ -122,6 +122,8 @@ fn check_target(target: &std::path::Path) -> Option<String> {
 pub enum Root {
     /// The host's own `/usr` under a generated `/etc` and `/home/user`.
     Base,
+    /// The same with layers over the host's `/usr`, top first; ids in them are 0-based.
+    BaseWith(Vec<PathBuf>),
     /// Read-only layers, top first; ids in them are 0-based whatever uid range the sandbox gets.
     Layers(Vec<PathBuf>),
 }

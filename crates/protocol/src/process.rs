@@ -32,6 +32,9 @@ pub enum Stdio {
     Piped,
     /// All three are one terminal; the process leads its session.
     Terminal(TerminalSize),
+    /// Standard input is a socket: what the host writes comes as packets, and so does what a copy of the process needs
+    /// (see [`Spec::copy_of`]). Output and error are separate streams.
+    Socket,
 }
 
 /// What becomes of the process when the connection that started it closes.
@@ -68,6 +71,14 @@ pub struct Spec {
     pub timeout_ms: Option<u64>,
     #[serde(default)]
     pub on_disconnect: OnDisconnect,
+    /// The tag of a process with [`Stdio::Socket`], of the same user, that is to copy itself (fork) instead of the command
+    /// being run; the command is only listed. Of the streams only [`Stdio::Closed`] and [`Stdio::Piped`] can be given on.
+    /// The bearer gets one packet, `{"env": {…}, "directories": […]}` with descriptors for the copy's three streams. The
+    /// copy, orphaned so that it is the guest's child, answers `{"ready": true}` or `{"failed": errno}` for a directory it
+    /// cannot enter; the bearer `{"refused": "why"}` for what it cannot become. `NotFound` where nobody bears the tag, `WrongState`
+    /// where it will not do: run the command then.
+    #[serde(default)]
+    pub copy_of: Option<String>,
 }
 
 impl Spec {
@@ -81,6 +92,7 @@ impl Spec {
             tag: None,
             timeout_ms: None,
             on_disconnect: OnDisconnect::Keep,
+            copy_of: None,
         }
     }
 }

@@ -69,6 +69,9 @@ pub struct CellError {
     pub traceback: String,
 }
 
+/// The name of the error of a cell whose sandbox ended before it did.
+pub const SANDBOX_GONE: &str = "SandboxGone";
+
 impl CellError {
     pub fn new(name: &str, value: impl Into<String>) -> Self {
         CellError { name: name.to_owned(), value: value.into(), traceback: String::new() }

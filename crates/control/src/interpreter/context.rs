@@ -11,7 +11,7 @@ use super::InterpreterError;
 use crate::guest::{Guest, GuestError};
 
 /// What a context's process is tagged with, before the JSON of its [`Context`].
-const TAG: &str = "cove.context ";
+pub const TAG: &str = "cove.context ";
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(transparent)]

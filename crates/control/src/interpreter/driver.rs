@@ -1,17 +1,24 @@
 //! How each language's driver is started, and how a cell is put to it.
+//!
+//! A Python context is a copy of the sandbox's zygote: a driver that has all its imports done and never runs a cell
+//! itself. The first context starts it, or a warm pool does before anybody asks. Where a copy will not do (another
+//! environment at the start of Python, no room for another process) the driver is started as any program is.
 
-use cove_protocol::process::{Command, OnDisconnect, Spec, Stdio};
+use std::time::Duration;
+
+use cove_protocol::process::{Command, OnDisconnect, Selector, Spec, Stdio};
 use cove_protocol::{FailureKind, Reply, Request};
 use serde_json::json;
 
 use super::context::{Context, Language};
 use super::{Cell, InterpreterError, bash};
-use crate::guest::{Guest, GuestError, Operation};
+use crate::guest::{Guest, GuestError, Item, Operation};
 
 const PYTHON: &str = include_str!("drivers/python.py");
 const IPYTHON: &str = include_str!("drivers/ipython.py");
 const FIGURES: &str = include_str!("drivers/figures.py");
 const CHARTS: &str = include_str!("drivers/charts.py");
+const ZYGOTE: &str = include_str!("drivers/zygote.py");
 const NODE: &str = include_str!("drivers/node.js");
 const JUPYTER: &str = include_str!("drivers/jupyter.py");
 
@@ -19,37 +26,164 @@ const JUPYTER: &str = include_str!("drivers/jupyter.py");
 const BOOTSTRAP: &str = "import json,os;requests=os.fdopen(os.dup(0),'rb',65536);sources=json.loads(requests.readline());\
                          exec(compile(sources['python'],'<cove>','exec'))";
 
+/// The same from a socket that takes packets: ten digits say how much there is.
+const BOOTSTRAP_ZYGOTE: &str = "import json,os\ntext=os.read(0,1<<20)\nsize=int(text[:10])+10\n\
+                                while len(text)<size:text+=os.read(0,1<<20)\n\
+                                sources=json.loads(text[10:])\ndel text\nexec(compile(sources['python'],'<cove>','exec'))";
+
+/// What a zygote's process is tagged with.
+pub const ZYGOTE_TAG: &str = "cove.zygote python";
+
+/// What a zygote imports that has the time: what most cells of a data template begin with.
+const PRELOADED: [&str; 4] = ["numpy", "numpy.random", "pandas", "matplotlib.pyplot"];
+
+/// Imports on a busy machine; a zygote that takes longer is of no use.
+const WARM_WITHIN: Duration = Duration::from_secs(60);
+
 /// Starts the context's process and gives it its driver. Returns once the process stands; the driver may still be
 /// loading, and takes cells meanwhile.
 pub async fn start(guest: &Guest, context: &Context) -> Result<Operation, InterpreterError> {
+    if context.language == Language::Python
+        && let Some(operation) = copy(guest, context).await?
+    {
+        return Ok(operation);
+    }
     let (argv, first_line) = command(&context.language);
-    let program = argv[0].clone();
+    let mut operation = open(guest, context, spec(context, argv)).await?;
+    if let Some(line) = first_line {
+        operation.to.stdin(&line).await?;
+    }
+    Ok(operation)
+}
+
+/// Makes sure that a zygote stands, without waiting for its imports.
+pub async fn stand_ready(guest: &Guest) -> Result<(), InterpreterError> {
+    if !has_zygote(guest).await? {
+        start_zygote(guest, &[]).await?;
+    }
+    Ok(())
+}
+
+/// Makes sure that a zygote stands that has imported what cells begin with, and waits for it.
+pub async fn warm(guest: &Guest) -> Result<(), InterpreterError> {
+    if has_zygote(guest).await? {
+        return Ok(());
+    }
+    let mut zygote = start_zygote(guest, &PRELOADED).await?;
+    let ready = tokio::time::timeout(WARM_WITHIN, async {
+        loop {
+            match zygote.from.next().await? {
+                Some(Item::Stdout(_)) => return Ok(()),
+                Some(Item::Stderr(_)) => {}
+                _ => return Err(GuestError::Unreachable("the interpreter ended while it was warmed".into())),
+            }
+        }
+    });
+    ready.await.map_err(|_| GuestError::Timeout(WARM_WITHIN))??;
+    Ok(())
+}
+
+async fn has_zygote(guest: &Guest) -> Result<bool, InterpreterError> {
+    match guest.call(&Request::Processes).await? {
+        Reply::Processes { processes } => {
+            Ok(processes.iter().any(|process| process.exit.is_none() && process.tag.as_deref() == Some(ZYGOTE_TAG)))
+        }
+        other => Err(GuestError::Protocol(format!("processes answered {other:?}")).into()),
+    }
+}
+
+/// The context as a copy of the zygote, which is started where there is none. `None` where a copy will not do.
+async fn copy(guest: &Guest, context: &Context) -> Result<Option<Operation>, InterpreterError> {
+    let wanted = Spec { copy_of: Some(ZYGOTE_TAG.into()), ..spec(context, vec!["python3".into()]) };
+    for start in [true, false] {
+        match guest.open(&Request::Start(wanted.clone())).await {
+            Ok((Reply::Started { .. }, operation)) => return Ok(Some(operation)),
+            Ok((other, _)) => return Err(GuestError::Protocol(format!("start answered {other:?}")).into()),
+            Err(GuestError::Failed(failure)) if is_about_directory(context, &failure.message) => {
+                return Err(InterpreterError::NoDirectory(context.cwd.clone().unwrap_or_default()));
+            }
+            Err(GuestError::Failed(failure)) if failure.kind == FailureKind::NotFound && start => {
+                // A sandbox without the room for two interpreters still has it for one.
+                match start_zygote(guest, &[]).await {
+                    Err(InterpreterError::Guest(GuestError::Failed(_))) => return Ok(None),
+                    started => drop(started?),
+                }
+            }
+            Err(GuestError::Failed(failure)) => {
+                tracing::debug!(context = %context.id, reason = failure.message, "context is started without the zygote");
+                return Ok(None);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(None)
+}
+
+async fn start_zygote(guest: &Guest, preload: &[&str]) -> Result<Operation, InterpreterError> {
+    let sources = json!({"python": PYTHON, "ipython": IPYTHON, "figures": FIGURES, "charts": CHARTS,
+                         "zygote": ZYGOTE, "preload": preload});
+    let text = serde_json::to_vec(&sources).expect("JSON always serialises");
     let spec = Spec {
+        stdio: Stdio::Socket,
+        tag: Some(ZYGOTE_TAG.into()),
+        on_disconnect: OnDisconnect::Keep,
+        ..Spec::new(Command::Argv(["python3", "-c", BOOTSTRAP_ZYGOTE].map(str::to_owned).to_vec()))
+    };
+    let (pid, operation) = match guest.open(&Request::Start(spec)).await {
+        Ok((Reply::Started { pid, .. }, operation)) => (pid, operation),
+        Ok((other, _)) => return Err(GuestError::Protocol(format!("start answered {other:?}")).into()),
+        Err(GuestError::Failed(failure)) if failure.kind == FailureKind::NotFound => {
+            return Err(no_program(&Language::Python, "python3"));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    // On a connection that answers: a request for a copy, on another one, must not overtake the sources.
+    let given = tokio::time::timeout(WARM_WITHIN, async {
+        let mut input = guest.send(&Request::Input { process: Selector::Pid(pid) }).await?;
+        input.to.stdin(format!("{:010}", text.len()).as_bytes()).await?;
+        input.to.stdin(&text).await?;
+        input.to.end().await?;
+        input.reply().await
+    });
+    given.await.map_err(|_| GuestError::Timeout(WARM_WITHIN))??;
+    Ok(operation)
+}
+
+fn spec(context: &Context, argv: Vec<String>) -> Spec {
+    Spec {
         env: context.env.clone(),
         cwd: context.cwd.clone(),
         stdio: Stdio::Piped,
         tag: Some(context.tag()),
         on_disconnect: OnDisconnect::Keep,
         ..Spec::new(Command::Argv(argv))
-    };
-    let mut operation = match guest.open(&Request::Start(spec)).await {
-        Ok((Reply::Started { .. }, operation)) => operation,
-        Ok((other, _)) => return Err(GuestError::Protocol(format!("start answered {other:?}")).into()),
-        Err(GuestError::Failed(failure)) if failure.kind == FailureKind::NotFound => {
-            return Err(match &context.cwd {
-                Some(cwd) if failure.message.contains(cwd.as_str()) => InterpreterError::NoDirectory(cwd.clone()),
-                _ => InterpreterError::NoProgram(format!(
-                    "{} cells need {program}, which this template does not have: choose a template with it",
-                    context.language
-                )),
-            });
-        }
-        Err(error) => return Err(error.into()),
-    };
-    if let Some(line) = first_line {
-        operation.to.stdin(&line).await?;
     }
-    Ok(operation)
+}
+
+async fn open(guest: &Guest, context: &Context, spec: Spec) -> Result<Operation, InterpreterError> {
+    let program = match &spec.command {
+        Command::Argv(words) => words.first().cloned().unwrap_or_default(),
+        Command::Shell(_) => "a shell".to_owned(),
+    };
+    match guest.open(&Request::Start(spec)).await {
+        Ok((Reply::Started { .. }, operation)) => Ok(operation),
+        Ok((other, _)) => Err(GuestError::Protocol(format!("start answered {other:?}")).into()),
+        Err(GuestError::Failed(failure)) if failure.kind == FailureKind::NotFound => Err(match &context.cwd {
+            Some(cwd) if failure.message.contains(cwd.as_str()) => InterpreterError::NoDirectory(cwd.clone()),
+            _ => no_program(&context.language, &program),
+        }),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn is_about_directory(context: &Context, message: &str) -> bool {
+    message.starts_with("enter the working directory") && context.cwd.is_some()
+}
+
+fn no_program(language: &Language, program: &str) -> InterpreterError {
+    InterpreterError::NoProgram(format!(
+        "{language} cells need {program}, which this template does not have: choose a template with it"
+    ))
 }
 
 fn command(language: &Language) -> (Vec<String>, Option<Vec<u8>>) {

@@ -1,16 +1,20 @@
 //! One cell from start to end: a task that owns the connection, watches the clock and the client.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use cove_engine::SandboxId;
 use cove_protocol::process::{Exit, Selector};
 use cove_protocol::{Control, Event, Request};
 use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::cell::{CellError, CellResult};
+use super::cell::{CellError, CellResult, SANDBOX_GONE};
 use super::{Cell, CellEvent, Context, Language, bash, driver, typescript};
 use crate::guest::{Guest, GuestError, Item, Operation, Receiver};
+use crate::provider::Provider;
+use crate::sandbox::cause::Cause;
 
 pub const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
@@ -23,10 +27,16 @@ const MAX_LINE: usize = 40 << 20;
 const AHEAD: usize = 64;
 
 /// Puts the cell to the context and streams what happens.
-pub fn run(guest: Guest, context: Context, operation: Operation, cell: Cell) -> mpsc::Receiver<CellEvent> {
+pub fn run(
+    guest: Guest,
+    memory: Memory,
+    context: Context,
+    operation: Operation,
+    cell: Cell,
+) -> mpsc::Receiver<CellEvent> {
     let (to, events) = mpsc::channel(AHEAD);
     tokio::spawn(async move {
-        let mut execution = Execution { guest, context, to, timed_out: None };
+        let mut execution = Execution { guest, memory, context, to, timed_out: None };
         execution.run(operation, cell).await;
         // The receiver may be gone; then nobody waits for this.
         let _ = execution.to.send(CellEvent::Done).await;
@@ -34,8 +44,27 @@ pub fn run(guest: Guest, context: Context, operation: Operation, cell: Cell) -> 
     events
 }
 
+/// Whom to ask what the memory of the sandbox came to.
+pub struct Memory {
+    pub sandbox: SandboxId,
+    pub providers: Vec<Arc<dyn Provider>>,
+}
+
+impl Memory {
+    /// The host's account, in words: the sandbox itself does not know its limit nor who was largest.
+    async fn account(&self) -> Option<String> {
+        for provider in &self.providers {
+            if let Some(ended) = provider.shortage(&self.sandbox).await {
+                return Some(Cause::ended(&ended, jiff::Timestamp::now()).message);
+            }
+        }
+        None
+    }
+}
+
 struct Execution {
     guest: Guest,
+    memory: Memory,
     context: Context,
     to: mpsc::Sender<CellEvent>,
     /// The time limit, once it has struck.
@@ -106,8 +135,15 @@ impl Execution {
                     self.fail(CellError::new("TimeoutError", told)).await;
                 }
             }
+            End::Died(..) if self.guest.call(&Request::Ping).await.is_err() => {
+                self.fail(CellError::new(SANDBOX_GONE, "the sandbox went away while the cell ran")).await;
+            }
             End::Died(exit, words) => {
-                let error = death(&self.context, exit, interrupted, self.timed_out, &words);
+                let account = match exit {
+                    Some(Exit { out_of_memory: true, .. }) => self.memory.account().await,
+                    _ => None,
+                };
+                let error = death(&self.context, exit, interrupted, self.timed_out, account, &words);
                 self.fail(error).await;
                 self.revive().await;
             }
@@ -147,6 +183,7 @@ fn death(
     exit: Option<Exit>,
     interrupted: bool,
     timed_out: Option<Duration>,
+    account: Option<String>,
     words: &str,
 ) -> CellError {
     let restarted = format!("the {} context was started anew and its variables are gone", context.language);
@@ -161,13 +198,14 @@ fn death(
     }
     let (name, value) = match exit {
         Some(Exit { out_of_memory: true, .. }) => {
-            ("OutOfMemory", "the sandbox ran out of memory and the interpreter was killed".to_owned())
+            let account = account.unwrap_or_else(|| "the sandbox ran out of memory".into());
+            ("OutOfMemory", format!("{account}: the interpreter was killed"))
         }
         Some(Exit { signal: Some(signal), .. }) => {
             ("ContextDied", format!("the interpreter was ended by signal {signal}"))
         }
         Some(exit) => ("SystemExit", format!("the interpreter exited with code {}", exit.status())),
-        None => ("ContextDied", "the sandbox went away while the cell ran".to_owned()),
+        None => ("ContextDied", "the connection to the interpreter was lost".to_owned()),
     };
     CellError { name: name.into(), value: format!("{value}; {restarted}"), traceback: words.to_owned() }
 }

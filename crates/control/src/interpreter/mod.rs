@@ -40,6 +40,7 @@ use tokio::sync::{Mutex, mpsc};
 pub use self::cell::{Cell, CellEvent, Outcome};
 pub use self::context::{Context, ContextId, Language, NewContext};
 use crate::guest::{Guest, GuestError};
+use crate::provider::Provider;
 
 #[derive(Debug, thiserror::Error)]
 pub enum InterpreterError {
@@ -58,14 +59,34 @@ pub enum InterpreterError {
     Guest(#[from] GuestError),
 }
 
+/// How far an interpreter is prepared ahead of its first cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Warmth {
+    /// Its process runs; imports may be under way.
+    Started,
+    /// It has imported the libraries that cells begin with, and waits.
+    Imported,
+}
+
+/// Whether a process of a sandbox is one of the interpreter's, by its tag.
+pub fn is_tag(tag: &str) -> bool {
+    tag.starts_with(context::TAG) || tag == driver::ZYGOTE_TAG
+}
+
 /// All contexts of all sandboxes; cheap to clone.
 #[derive(Clone, Default)]
 pub struct Interpreter {
+    /// Who knows how much memory a sandbox had when it ran out.
+    providers: Vec<Arc<dyn Provider>>,
     /// One lock a sandbox, held only while a context is looked up or started: two first cells make one context.
     starting: Arc<std::sync::Mutex<HashMap<SandboxId, Arc<Mutex<()>>>>>,
 }
 
 impl Interpreter {
+    pub fn new(providers: Vec<Arc<dyn Provider>>) -> Self {
+        Interpreter { providers, ..Interpreter::default() }
+    }
+
     fn lock(&self, sandbox: &SandboxId) -> Arc<Mutex<()>> {
         let mut all = self.starting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         all.retain(|id, lock| id == sandbox || Arc::strong_count(lock) > 1);
@@ -75,11 +96,13 @@ impl Interpreter {
     /// Starts a context and waits until its process stands.
     pub async fn create(
         &self,
-        _sandbox: &SandboxId,
+        sandbox: &SandboxId,
         guest: &Guest,
         new: NewContext,
     ) -> Result<Context, InterpreterError> {
         let context = Context::new(new);
+        let lock = self.lock(sandbox);
+        let _starting = lock.lock().await;
         driver::start(guest, &context).await?;
         Ok(context)
     }
@@ -117,15 +140,15 @@ impl Interpreter {
         Ok(())
     }
 
-    /// Makes sure that the language's default context stands: what a warm pool does before anybody asks.
-    pub async fn warm(&self, sandbox: &SandboxId, guest: &Guest, language: &Language) -> Result<(), InterpreterError> {
+    /// Has a sandbox ready for its first Python cell before anybody asks. A pool has the time for [`Warmth::Imported`]; where the
+    /// first cell may come any moment, [`Warmth::Started`] is in nobody's way.
+    pub async fn warm(&self, sandbox: &SandboxId, guest: &Guest, warmth: Warmth) -> Result<(), InterpreterError> {
         let lock = self.lock(sandbox);
         let _starting = lock.lock().await;
-        let id = ContextId::default_of(language);
-        if context::lookup(guest, &id).await?.is_none() {
-            driver::start(guest, &Context::default_of(language)).await?;
+        match warmth {
+            Warmth::Started => driver::stand_ready(guest).await,
+            Warmth::Imported => driver::warm(guest).await,
         }
-        Ok(())
     }
 
     /// Runs a cell; its events come through the channel, [`CellEvent::Done`] last. Dropping the receiver interrupts it.
@@ -155,7 +178,8 @@ impl Interpreter {
             }
         };
         drop(starting);
-        Ok(execution::run(guest.clone(), context, operation, cell))
+        let memory = execution::Memory { sandbox: sandbox.clone(), providers: self.providers.clone() };
+        Ok(execution::run(guest.clone(), memory, context, operation, cell))
     }
 
     /// [`Interpreter::execute`], gathered into one answer.

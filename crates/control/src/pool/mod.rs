@@ -11,6 +11,7 @@ use cove_protocol::Request;
 use serde::Serialize;
 
 use crate::event::Kind;
+use crate::interpreter::Warmth;
 use crate::sandbox::cause::{Cause, Code};
 use crate::sandbox::state::Event;
 use crate::sandbox::{NetworkPolicy, NewSandbox, Sandbox, State, Timers};
@@ -187,9 +188,15 @@ impl App {
             let Some(member) = member.flatten() else { return Ok(None) };
             self.wake_timers();
             let mut sandbox = adopt(draft, &member);
-            if !self.is_fit_for_use(&sandbox, template).await {
-                tracing::warn!(sandbox = %member.id, "a dead member of a pool is replaced");
-                let cause = Cause::new(Code::Pool, "did not answer when it was to be handed out", self.now());
+            let outdated = member.root != draft.root;
+            if outdated || !self.is_fit_for_use(&sandbox, template).await {
+                let why = if outdated {
+                    "its template was built anew"
+                } else {
+                    "did not answer when it was to be handed out"
+                };
+                tracing::warn!(sandbox = %member.id, why, "a member of a pool is replaced");
+                let cause = Cause::new(Code::Pool, why, self.now());
                 self.change_state(&member.id, Event::Destroy, cause).await?;
                 continue;
             }
@@ -277,7 +284,7 @@ impl App {
     async fn launch_member(&self, organisation: &str, template: &str) -> Result<Sandbox, Error> {
         let caller = Caller { organisation: organisation.to_owned(), key: "pool".into(), scopes: vec![Scope::Write] };
         let new = NewSandbox { template: Some(template.to_owned()), ..NewSandbox::default() };
-        let mut member = self.draft(&caller, &new).await?.0;
+        let (mut member, made_from) = self.draft(&caller, &new).await?;
         member.pool = Some(template.to_owned());
         member.timers = Timers { idle_seconds: None, ..Timers::default() };
         member.cause = Cause::new(Code::Pool, "made for a warm pool", self.now());
@@ -287,7 +294,15 @@ impl App {
         if made.is_err() {
             self.capacity().release(&id);
         }
-        made
+        let member = made?;
+        if made_from.interpreter {
+            let guest = self.provider(&member.provider)?.guest(&member.id);
+            // One that is not warm still works: its first cell is slower.
+            if let Err(error) = self.interpreter().warm(&member.id, &guest, Warmth::Imported).await {
+                tracing::warn!(sandbox = %member.id, %error, "warm the interpreter of a pool's member");
+            }
+        }
+        Ok(member)
     }
 
     async fn launch_in_room(&self, member: Sandbox) -> Result<Sandbox, Error> {

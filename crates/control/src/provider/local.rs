@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cove_engine::spec::{Limits, Network, Storage};
-use cove_engine::state::Usage;
+use cove_engine::state::{Ended, Usage};
 use cove_engine::storage::Directories;
 use cove_engine::{Config, Engine, Error as EngineError, SandboxId, Spec};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
@@ -144,6 +144,19 @@ impl Provider for Local {
         let account = std::fs::read_to_string("/proc/meminfo").ok()?;
         let line = account.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
         line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
+    }
+
+    async fn shortage(&self, id: &SandboxId) -> Option<Ended> {
+        let id = id.clone();
+        let told = self.call(move |engine| {
+            let usage = engine.usage(&id)?;
+            Ok((usage.memory_kills > 0).then(|| Ended::OutOfMemory {
+                limit: usage.memory_limit,
+                peak: usage.memory_peak,
+                largest: engine.largest_process(&id),
+            }))
+        });
+        told.await.ok().flatten()
     }
 
     async fn sightings(&self) -> Result<Vec<Sighting>, ProviderError> {

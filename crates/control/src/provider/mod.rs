@@ -130,6 +130,10 @@ pub trait Provider: Send + Sync {
     async fn resize(&self, id: &SandboxId, limits: &Limits) -> Result<(), ProviderError>;
     async fn set_network(&self, id: &SandboxId, network: &Network) -> Result<(), ProviderError>;
     async fn usage(&self, id: &SandboxId) -> Result<Usage, ProviderError>;
+    /// The last time that memory ran out in it, as the host saw it; `None` where it did not, or nobody knows.
+    async fn shortage(&self, _id: &SandboxId) -> Option<Ended> {
+        None
+    }
 
     /// Bytes of memory that its machine has left; `None` where nobody can say.
     fn free_memory(&self) -> Option<u64> {

@@ -9,6 +9,7 @@ use super::cause::{Cause, Code};
 use super::state::Event;
 use super::{IfExists, NewSandbox, Sandbox, State, Timers};
 use crate::event::Kind;
+use crate::interpreter::Warmth;
 use crate::store::Written;
 use crate::store::sandboxes::Inserted;
 use crate::template::Template;
@@ -46,7 +47,10 @@ impl App {
                 app.capacity().release(&id);
             }
             match &made {
-                Ok(sandbox) => app.audit(&caller, "sandbox.create", sandbox.id.as_str()),
+                Ok(sandbox) => {
+                    app.audit(&caller, "sandbox.create", sandbox.id.as_str());
+                    app.prepare_interpreter(sandbox, &template);
+                }
                 Err(Refusal::BeforeInsert(_)) => {
                     app.ledger().moved(&caller.organisation, State::Creating, State::Destroyed);
                 }
@@ -174,6 +178,21 @@ impl App {
                 Err(error)
             }
         }
+    }
+
+    /// A template for cells has its interpreter started while the caller still reads the answer. Should that fail, the
+    /// first cell tries again and tells why.
+    fn prepare_interpreter(&self, sandbox: &Sandbox, template: &Template) {
+        let Ok(provider) = self.provider(&sandbox.provider) else { return };
+        if !template.interpreter || sandbox.state != State::Running {
+            return;
+        }
+        let (app, id, guest) = (self.clone(), sandbox.id.clone(), provider.guest(&sandbox.id));
+        self.tasks().spawn(async move {
+            if let Err(error) = app.interpreter().warm(&id, &guest, Warmth::Started).await {
+                tracing::debug!(sandbox = %id, %error, "start the interpreter ahead of its first cell");
+            }
+        });
     }
 
     async fn repeated(&self, caller: &Caller, earlier: &str) -> Result<Sandbox, Error> {

@@ -27,5 +27,6 @@ pub mod settings;
 pub mod shell;
 pub mod start;
 pub mod stop;
+pub mod template;
 pub mod tls;
 pub mod top;

@@ -13,6 +13,7 @@
 //! in them when it ended are waited for, later ones only for [`GRACE`]; after that what still comes is thrown away,
 //! so that a daemon left behind is not killed by a broken pipe.
 
+pub mod copy;
 pub mod environment;
 pub mod input;
 pub mod list;
@@ -66,6 +67,8 @@ pub struct Process {
     pub killed: AtomicBool,
     /// The kernel's count of kills for want of memory when it began.
     kills_before: OnceLock<u64>,
+    /// How to have it copied, where it can be.
+    pub original: Option<copy::Original>,
     state: Mutex<State>,
 }
 
@@ -118,11 +121,12 @@ pub struct Ends {
     pub sources: [Option<(Stream, OwnedFd)>; 2],
     pub input: Option<OwnedFd>,
     pub terminal: Option<Arc<OwnedFd>>,
+    pub original: Option<copy::Original>,
 }
 
 impl Process {
     pub fn new(id: u64, pid: u32, asked: Asked, ends: Ends) -> Self {
-        let Ends { sources, input, terminal } = ends;
+        let Ends { sources, input, terminal, original } = ends;
         let mut sources = sources
             .map(|end| end.map(|(stream, file)| Source { stream, file: Arc::new(file), paused: false, owed: 0 }));
         if let Some(terminal) = &terminal {
@@ -142,6 +146,7 @@ impl Process {
             timed_out: AtomicBool::new(false),
             killed: AtomicBool::new(false),
             kills_before: OnceLock::new(),
+            original,
             state: Mutex::new(State {
                 output: Output::default(),
                 sources,

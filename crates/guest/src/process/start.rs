@@ -19,7 +19,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use super::output::Stream;
 use super::stream::Follower;
 use super::table::Due;
-use super::{Asked, Ends, Process, environment};
+use super::{Asked, Ends, Process, copy, environment};
 use crate::connection::Connection;
 use crate::failure::{During, Result, from_errno};
 use crate::guest::{Guest, ONE_ID};
@@ -40,9 +40,9 @@ pub fn start(guest: &Arc<Guest>, connection: &mut Connection, spec: Spec) -> Res
 fn launch(guest: &Guest, spec: Spec) -> Result<Follower> {
     let user = guest.user(&Users::load(), spec.user.as_deref())?;
     let configuration = guest.configuration().clone();
-    let environment = environment::compose(&user, spec.stdio, &configuration.env, &spec.env)?;
-    let words = environment::words(&spec.command, &environment)?;
-    let environment = environment::encode(&environment)?;
+    let variables = environment::compose(&user, spec.stdio, &configuration.env, &spec.env)?;
+    let words = environment::words(&spec.command, &variables)?;
+    let environment = environment::encode(&variables)?;
     let directories = environment::directories(&user, spec.cwd.as_deref(), configuration.default_cwd.as_deref())?;
     let identity = guest.identity(&user);
     let (ends, theirs) = ends(spec.stdio, &user).during("open the process's streams")?;
@@ -58,9 +58,22 @@ fn launch(guest: &Guest, spec: Spec) -> Result<Follower> {
         open_files: guest.open_files,
         oom_score_adj: &guest.oom_score_adj,
     };
-    let birth = guest.births.lock().unwrap_or_else(PoisonError::into_inner);
-    let pid = program::start(&program, &guest.newborn)
-        .map_err(|failed| explain(&failed, &user, &words.program, &directories))?;
+    let begin = || guest.births.lock().unwrap_or_else(PoisonError::into_inner);
+    let (birth, pid) = match &spec.copy_of {
+        None => {
+            let birth = begin();
+            let pid = program::start(&program, &guest.newborn)
+                .map_err(|failed| explain(&failed, &user, &words.program, &directories))?;
+            (birth, pid)
+        }
+        Some(tag) => {
+            // A copy takes as long as its original likes: the reaper must not wait for that.
+            let pid = copy::make(guest, tag, &user, &variables, &directories, theirs.streams())?;
+            let birth = begin();
+            copy::check(pid)?;
+            (birth, pid)
+        }
+    };
     let asked = Asked {
         command: spec.command,
         env: spec.env,
@@ -116,9 +129,15 @@ fn ends(stdio: Stdio, user: &User) -> std::result::Result<(Ends, Theirs), Errno>
     }
     let (output, their_output) = pipe_with(PipeFlags::CLOEXEC)?;
     let (error, their_error) = pipe_with(PipeFlags::CLOEXEC)?;
+    let mut original = None;
     let (input, their_input) = match stdio {
         Stdio::Piped => {
             let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)?;
+            (Some(ours), theirs)
+        }
+        Stdio::Socket => {
+            let (ours, theirs) = copy::link()?;
+            original = Some(copy::Original::new(ours.try_clone().map_err(|_| Errno::MFILE)?, user.uid));
             (Some(ours), theirs)
         }
         _ => match open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
@@ -136,7 +155,12 @@ fn ends(stdio: Stdio, user: &User) -> std::result::Result<(Ends, Theirs), Errno>
     for ours in [Some(&output), Some(&error), input.as_ref()].into_iter().flatten() {
         fcntl_setfl(ours, OFlags::NONBLOCK)?;
     }
-    let ends = Ends { sources: [Some((Stream::Output, output)), Some((Stream::Error, error))], input, terminal: None };
+    let ends = Ends {
+        sources: [Some((Stream::Output, output)), Some((Stream::Error, error))],
+        input,
+        terminal: None,
+        original,
+    };
     Ok((ends, Theirs::Separate { input: their_input, output: their_output, error: their_error }))
 }
 
@@ -150,7 +174,7 @@ fn terminal(size: TerminalSize, user: &User) -> std::result::Result<(Ends, Their
     // and then the program could not have run as that user anyway.
     let _ = fchown(&theirs, Some(Uid::from_raw(user.uid)), None::<Gid>);
     fcntl_setfl(&ours, OFlags::NONBLOCK)?;
-    let ends = Ends { sources: [None, None], input: None, terminal: Some(Arc::new(ours)) };
+    let ends = Ends { sources: [None, None], input: None, terminal: Some(Arc::new(ours)), original: None };
     Ok((ends, Theirs::Terminal(theirs)))
 }
 

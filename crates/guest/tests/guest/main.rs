@@ -2,6 +2,7 @@
 
 mod archives;
 mod client;
+mod copies;
 mod files;
 mod first;
 mod hostile;

@@ -1,7 +1,7 @@
 //! The code interpreter that E2B clients expect on a port of every sandbox: contexts, and cells as lines of JSON.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
+use std::io;
 use std::time::Duration;
 
 use axum::Json;
@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use super::error::plain;
 use crate::guest::Guest;
-use crate::interpreter::cell::{CHART, CellResult, DATA};
+use crate::interpreter::cell::{CHART, CellResult, DATA, SANDBOX_GONE};
 use crate::interpreter::{Cell, CellEvent, Context, ContextId, Interpreter, InterpreterError, Language, NewContext};
 use crate::sandbox::Sandbox;
 
@@ -103,7 +103,14 @@ impl CodeInterpreter<'_> {
     }
 
     async fn list(&self) -> Result<Response, Response> {
-        let contexts = self.interpreter.list(self.guest).await.map_err(refusal)?;
+        let mut contexts = self.interpreter.list(self.guest).await.map_err(refusal)?;
+        // The original starts these two with the sandbox; here their first cell does, and until then they are as good as there.
+        for language in [Language::JavaScript, Language::Python] {
+            let default = Context::default_of(&language);
+            if contexts.iter().all(|context| context.id != default.id) {
+                contexts.insert(0, default);
+            }
+        }
         Ok(Json(contexts.iter().map(describe).collect::<Vec<_>>()).into_response())
     }
 
@@ -145,12 +152,16 @@ fn describe(context: &Context) -> Value {
 }
 
 /// The events as lines, with a sign of life while the cell is silent. Dropping the stream interrupts the cell.
-fn lines(events: mpsc::Receiver<CellEvent>) -> impl futures::Stream<Item = Result<Bytes, Infallible>> {
+/// A sandbox that goes away breaks the stream, which is how clients tell it from a cell that failed.
+fn lines(events: mpsc::Receiver<CellEvent>) -> impl futures::Stream<Item = io::Result<Bytes>> {
     stream::unfold(Some(events), |events| async move {
         let mut events = events?;
         let (line, rest) = match tokio::time::timeout(KEEP_ALIVE, events.recv()).await {
             Err(_) => (json!({"type": "keepalive"}), Some(events)),
             Ok(Some(CellEvent::Done) | None) => (json!({"type": "end_of_execution"}), None),
+            Ok(Some(CellEvent::Error(error))) if error.name == SANDBOX_GONE => {
+                return Some((Err(io::Error::other(error.value)), None));
+            }
             Ok(Some(event)) => (translate(event), Some(events)),
         };
         let mut bytes = line.to_string().into_bytes();

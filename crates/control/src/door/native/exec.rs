@@ -73,6 +73,7 @@ impl ExecBody {
             user: self.user.clone(),
             stdio,
             tag: self.tag.clone(),
+            copy_of: None,
             timeout_ms,
             on_disconnect: OnDisconnect::Keep,
         })

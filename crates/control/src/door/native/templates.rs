@@ -18,6 +18,8 @@ pub struct TemplateView {
     /// Other names that lead here.
     aliases: Vec<String>,
     description: String,
+    /// What is to be known or done before it is all that its description says.
+    note: Option<String>,
     limits: LimitsView,
     user: String,
     /// Everybody's, rather than the organisation's own.
@@ -31,6 +33,7 @@ impl From<Template> for TemplateView {
             name: template.name,
             aliases: template.aliases,
             description: template.description,
+            note: template.note,
             limits: (&template.limits).into(),
             user: template.user,
             built_in: template.organisation.is_none(),

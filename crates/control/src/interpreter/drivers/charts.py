@@ -164,7 +164,7 @@ def pie(axes):
         label = wedge.get_label()
         if not label or label.startswith("_"):
             label = texts[number * step] if number * step < len(texts) else f"Wedge {number}"
-        angle = abs(wedge.theta2 - wedge.theta1)
+        angle = round(float(abs(wedge.theta2 - wedge.theta1)), 4)  # matplotlib computes them in single precision
         elements.append({"label": label, "angle": plain(angle), "radius": plain(wedge.r)})
     return {"type": "pie", "elements": elements}
 

@@ -7,16 +7,20 @@ import io
 import sys
 import types
 
-driver = driver  # given by python.py
+driver = driver  # given by python.py; set when it serves
 charts = None
 
 
-def chart_of(figure):
+def chart_module():
     global charts
     if charts is None:
         charts = types.ModuleType("cove_charts")
         exec(compile(charts_source, "<cove charts>", "exec"), charts.__dict__)
-    return charts.chart_of(figure)
+    return charts
+
+
+def chart_of(figure):
+    return chart_module().chart_of(figure)
 
 
 def image_of(figure):

@@ -11,8 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
 
-driver = driver  # given by python.py
-enrich = enrich
+driver, enrich = driver, enrich  # given by python.py; the driver only when it serves
 
 
 class Formatter(DisplayFormatter):
@@ -91,6 +90,10 @@ class Shell:
         self.shell.separate_in = ""
         # `__main__` is the user's, so that what it defines can be pickled.
         sys.modules["__main__"] = self.shell.user_module
+
+    def moved(self):
+        """In a copy of a zygote: the directory is another than that at the start."""
+        self.shell.user_ns["_dh"][:] = [os.getcwd()]
 
     def run(self, code, count):
         result = self.shell.run_cell(code, store_history=True)

@@ -108,6 +108,21 @@ function evaluate(code, name) {
   });
 }
 
+// A cell is a script, which knows import() alone: `import` statements that stand at the start of a line become that.
+const IMPORT = /^([ \t]*)import\s+(?:([\w$*{][^'"`;]*?)\s+from\s+)?(['"])([^'"\n]+)\3[ \t]*;?[ \t]*$/gm;
+function withoutImports(code) {
+  return code.replace(IMPORT, (whole, indent, names, quote, module) => {
+    const load = `await import(${quote}${module}${quote});`;
+    if (!names) return indent + load;
+    const parts = /^(?:([\w$]+)\s*,?\s*)?(?:\*\s+as\s+([\w$]+)|\{([^}]*)\})?$/.exec(names.trim());
+    if (!parts) return whole;
+    const [, standard, all, some] = parts;
+    const picked = [standard && `default: ${standard}`, some?.replace(/\s+as\s+/g, ': ')].filter(Boolean).join(', ');
+    const statements = [all && `var ${all} = ${load}`, picked && `var { ${picked} } = ${load}`];
+    return indent + statements.filter(Boolean).join(' ');
+  });
+}
+
 // Interrupts: node cannot break a busy loop from inside, so the host kills and restarts what does not answer; a cell
 // that waits is given up here.
 let interrupt = null;
@@ -129,7 +144,7 @@ async function run(request) {
     const interrupted = new Promise((_, reject) => {
       interrupt = () => reject(Object.assign(new Error('interrupted'), { name: 'KeyboardInterrupt' }));
     });
-    let value = await Promise.race([evaluate(request.code, `cell ${count}`), interrupted]);
+    let value = await Promise.race([evaluate(withoutImports(request.code), `cell ${count}`), interrupted]);
     if (value && typeof value.then === 'function') value = await Promise.race([value, interrupted]);
     if (value !== undefined && !/;\s*$/.test(request.code)) display(format(value), true);
   } catch (failure) {

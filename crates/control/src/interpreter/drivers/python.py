@@ -12,7 +12,8 @@ output; both are moved to private descriptors first, so that the user's code see
            {"cell": "c1", "event": "done"}
 
 IPython's shell runs the cells where it is installed; a plain interpreter does where it is not. Only what every cell
-needs is imported here: each import is paid by the first cell.
+needs is imported here: each import is paid by the first cell. With `zygote` among its companions it does not serve but
+stands ready, and each copy of it goes on as a context (zygote.py).
 """
 
 import builtins
@@ -25,6 +26,7 @@ import time
 import types
 
 # Given by the bootstrap: `sources`, the companions of this file, and `requests`, the buffered reader of standard input.
+driver = None
 sys.argv[:] = [""]
 
 # A value beyond this is refused with an error rather than sent: the host takes no longer line.
@@ -37,7 +39,7 @@ GATHER_BYTES = 32 << 10
 class Channel:
     """The private way to the host. One lock: events from threads and from the capture never mix."""
 
-    def __init__(self):
+    def __init__(self, requests):
         self.requests = requests
         self.fd = os.dup(1)
         self.lock = threading.RLock()
@@ -209,8 +211,8 @@ class Capture:
 
 
 class Driver:
-    def __init__(self):
-        self.channel = Channel()
+    def __init__(self, requests):
+        self.channel = Channel(requests)
         self.output = Output(self.channel)
         self.capture = Capture(self.output)
         self.pid = os.getpid()
@@ -311,10 +313,10 @@ class Driver:
 class PlainShell:
     """A context without IPython: the last expression is the result, top-level await works."""
 
-    def __init__(self, driver):
+    def __init__(self):
         import ast
 
-        self.ast, self.driver, self.loop = ast, driver, None
+        self.ast, self.loop = ast, None
         self.flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         module = types.ModuleType("__main__")
         module.__builtins__ = builtins
@@ -324,7 +326,7 @@ class PlainShell:
 
     def display(self, *objects):
         for value in objects:
-            self.driver.display(FORMAT(value))
+            driver.display(FORMAT(value))
 
     def run(self, code, count):
         name = f"<cell {count}>"
@@ -339,7 +341,7 @@ class PlainShell:
                 value = self._execute(compile(last, name, "eval", self.flags))
                 if value is not None:
                     self.namespace["_"] = value
-                    self.driver.display(FORMAT(value), main=True)
+                    driver.display(FORMAT(value), main=True)
         except BaseException as failure:
             self.report(failure, code)
 
@@ -369,7 +371,7 @@ class PlainShell:
         while trace is not None and not trace.tb_frame.f_code.co_filename.startswith("<cell "):
             trace = trace.tb_next
         text = "".join(traceback.format_exception(type(failure), failure, trace))
-        self.driver.error(type(failure).__name__, value, text)
+        driver.error(type(failure).__name__, value, text)
 
 
 REPRESENTATIONS = (
@@ -460,17 +462,33 @@ def have_ipython():
     return PathFinder.find_spec("IPython") is not None
 
 
+def make_shell():
+    """What runs the cells. It needs no driver yet, so that a zygote makes it once for all its copies."""
+    if not have_ipython():
+        return PlainShell()
+    module = types.ModuleType("cove_ipython")
+    module.driver, module.enrich = None, enrich
+    sys.modules["cove_ipython"] = module
+    exec(compile(sources["ipython"], "<cove ipython>", "exec"), module.__dict__)
+    return module.Shell()
+
+
+def begin(requests):
+    global driver
+    driver = Driver(requests)
+    for name in ("cove_ipython", "cove_figures"):
+        if name in sys.modules:
+            sys.modules[name].driver = driver
+    builtins.input = refuse_input
+    os.environ.setdefault("MPLBACKEND", "module://cove_matplotlib")
+    driver.channel.send("ready", python=sys.version.split()[0], shell=type(shell).__name__)
+    driver.serve(shell)
+
+
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-driver = Driver()
-builtins.input = refuse_input
-os.environ.setdefault("MPLBACKEND", "module://cove_matplotlib")
 sys.meta_path.insert(0, FigureFinder)
-if have_ipython():
-    ipython = types.ModuleType("cove_ipython")
-    ipython.driver, ipython.enrich = driver, enrich
-    exec(compile(sources["ipython"], "<cove ipython>", "exec"), ipython.__dict__)
-    shell = ipython.Shell()
-else:
-    shell = PlainShell(driver)
-driver.channel.send("ready", python=sys.version.split()[0], shell=type(shell).__name__)
-driver.serve(shell)
+shell = make_shell()
+if "zygote" in sources:
+    exec(compile(sources["zygote"], "<cove zygote>", "exec"))
+    requests = stand_ready(sources["preload"])
+begin(requests)

@@ -173,7 +173,7 @@ fn parse_hostname(text: &str) -> Result<String, String> {
 }
 
 /// As everywhere; a name gets a sentence of its own, since people try one first.
-fn parse_target(text: &str) -> Result<Target, String> {
+pub fn parse_target(text: &str) -> Result<Target, String> {
     const EXAMPLE: &str = "write an address with its prefix and port, for example 10.0.0.0/8 or 10.1.2.3:5432";
     if text.bytes().any(|b| b.is_ascii_alphabetic()) && text.matches(':').count() < 2 {
         return Err(format!("that is a name, and only addresses can be allowed here; {EXAMPLE}"));

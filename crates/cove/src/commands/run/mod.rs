@@ -12,14 +12,15 @@ mod sandbox;
 use std::io::{self, IsTerminal};
 use std::path::Path;
 
-pub use arguments::Arguments;
+pub use arguments::{Arguments, parse_target};
 use connection::{CallError, call};
 use cove_engine::state::LargestProcess;
 use cove_engine::{Config, Engine, SandboxId, Spawning};
 use cove_protocol::process::{Command, OnDisconnect, Spec, Stdio, TerminalSize};
 use cove_protocol::{Failure, FailureKind, Request};
 use cove_sys::signal::Signals;
-use foreground::{Foreground, Input, Outcome, SIGNALS};
+pub use foreground::Outcome;
+use foreground::{Foreground, Input, SIGNALS};
 pub use sandbox::new_id;
 
 use crate::complaint::{Complaint, code};
@@ -51,6 +52,20 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     removed?;
     cleaned?;
     Ok(code)
+}
+
+/// One command of our own in a sandbox that is gone afterwards.
+pub fn once(data: &Path, sandbox: &cove_engine::Spec, command: Spec) -> Result<Outcome, Complaint> {
+    let signals = Signals::block(&SIGNALS.map(|signal| signal.as_raw()))
+        .map_err(|error| Complaint::engine(format!("block signals: {error}")))?;
+    let config = Config { data: data.to_owned(), spawning: Spawning::Inline, pool: 0, waived: Vec::new() };
+    let engine = Engine::open(config).map_err(sandbox::complaint)?;
+    let running = engine.launch(sandbox).map_err(sandbox::complaint)?;
+    let outcome = Foreground::start(&running.socket, &signals, command, Input::Closed, None).and_then(Foreground::run);
+    let removed = engine.destroy(&sandbox.id).map_err(sandbox::complaint);
+    leftovers::clean(engine, data)?;
+    removed?;
+    Ok(outcome?)
 }
 
 fn command(arguments: &Arguments) -> Result<Spec, Complaint> {

@@ -6,7 +6,7 @@ use cove_engine::{Engine, Error, SandboxId, Spec};
 
 use super::Arguments;
 use crate::complaint::Complaint;
-use crate::place::{Files, is_root};
+use crate::place::{Files, Place, is_root};
 use crate::quantity::show_size;
 use crate::render::say;
 
@@ -22,6 +22,7 @@ const LEAST_MEMORY: u64 = 8 << 20;
 
 pub fn spec(arguments: &Arguments) -> Result<Spec, Complaint> {
     check(arguments)?;
+    let root = root(&arguments.template)?;
     let id = new_id()?;
     let storage = match files(arguments) {
         Files::OnDisk => Storage::Disk,
@@ -31,7 +32,7 @@ pub fn spec(arguments: &Arguments) -> Result<Spec, Complaint> {
     Ok(Spec {
         hostname: arguments.name.clone().unwrap_or_else(|| id.to_string()),
         id,
-        root: Root::Base,
+        root,
         storage,
         limits: Limits {
             cpus: arguments.cpus.unwrap_or(1.0),
@@ -70,12 +71,22 @@ pub fn tell_what_is_weaker(engine: &Engine, spec: &Spec) {
     }
 }
 
+/// A template of the server on this machine; its data directory is where templates are built.
+fn root(name: &str) -> Result<Root, Complaint> {
+    let data = Place::new(None).data();
+    let known = cove_control::template::built_in(&data, Limits::default());
+    let Some(template) = known.into_iter().find(|template| template.answers_to(name)) else {
+        return Err(Complaint::usage(format!("there is no template `{name}`"))
+            .hint("`base` is there: this machine's /usr, with files of its own everywhere else"));
+    };
+    if let Some(note) = &template.note {
+        say(&format!("hint: {note}"));
+    }
+    Ok(template.root)
+}
+
 /// What no kernel is needed to refuse.
 fn check(arguments: &Arguments) -> Result<(), Complaint> {
-    if arguments.template != "base" {
-        return Err(Complaint::usage(format!("there is no template `{}`", arguments.template))
-            .hint("`base` is there: this machine's /usr, with files of its own everywhere else"));
-    }
     if let Some(memory) = arguments.memory.filter(|memory| *memory < LEAST_MEMORY) {
         let (asked, least) = (show_size(memory), show_size(LEAST_MEMORY));
         return Err(Complaint::usage(format!("--memory {asked} is too little for any command: at least {least}"))

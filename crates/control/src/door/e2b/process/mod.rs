@@ -13,13 +13,15 @@ use super::message::process::{
     UpdateRequest,
 };
 use crate::guest::GuestError;
+use crate::interpreter;
 
-/// Who runs; those that have ended are not of interest to the dialect.
+/// Who runs; those that have ended are not of interest to the dialect, nor are interpreters, which have calls of their own.
 pub async fn list(envd: &Envd, _: Empty) -> Result<ListResponse, Ending> {
     let Reply::Processes { processes } = envd.guest.call(&Ask::Processes).await? else {
         return Err(unexpected().into());
     };
-    let running = processes.into_iter().filter(|process| process.exit.is_none());
+    let is_ours = |process: &guest::Info| process.tag.as_deref().is_some_and(interpreter::is_tag);
+    let running = processes.into_iter().filter(|process| process.exit.is_none() && !is_ours(process));
     Ok(ListResponse { processes: running.map(describe).collect() })
 }
 

@@ -41,6 +41,7 @@ pub async fn start(envd: Envd, user: Option<String>, request: StartRequest, outg
         user,
         stdio,
         tag: request.tag,
+        copy_of: None,
         // The guest holds the deadline too: it must not depend on this connection.
         timeout_ms: outgoing.deadline.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
         on_disconnect: OnDisconnect::Keep,
