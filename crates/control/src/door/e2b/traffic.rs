@@ -3,10 +3,13 @@
 //! The order is the point: who asks is checked against the sandbox's own tokens before anything wakes it, and a
 //! sandbox that is asleep, dead, unknown or another's gives the same answer.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt as _, Limited};
 
 use super::code_interpreter::{self, CodeInterpreter};
 use super::destination::{self, Reached};
@@ -18,6 +21,10 @@ use super::query::Query;
 use super::{Door, figures, preview, same};
 use crate::Error;
 use crate::sandbox::{Sandbox, State};
+
+/// What is read of a request that is refused.
+const HEARD_OUT: usize = 64 << 10;
+const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Door {
     pub async fn traffic(&self, id: &str, port: u16, reached: Reached, mut request: Request<Body>) -> Response {
@@ -50,7 +57,7 @@ impl Door {
         if facts.secure
             && let Err(reason) = self.may_ask(&sandbox, &request)
         {
-            return plain(StatusCode::UNAUTHORIZED, reason);
+            return refuse(request, plain(StatusCode::UNAUTHORIZED, reason)).await;
         }
         let (sandbox, guest) = match self.app.reach_into(sandbox).await {
             Ok(reached) => reached,
@@ -84,10 +91,10 @@ impl Door {
             && request.uri().path() == "/execute"
             && !same(header("x-access-token"), sandbox.access_token.as_bytes())
         {
-            return plain(StatusCode::UNAUTHORIZED, envd::UNAUTHORISED);
+            return refuse(request, plain(StatusCode::UNAUTHORIZED, envd::UNAUTHORISED)).await;
         }
         if !sandbox.public && !same(header("e2b-traffic-access-token"), sandbox.traffic_token.as_bytes()) {
-            return plain(StatusCode::FORBIDDEN, "missing or invalid traffic access token");
+            return refuse(request, plain(StatusCode::FORBIDDEN, "missing or invalid traffic access token")).await;
         }
         match self.app.reach_into(sandbox).await {
             Ok((sandbox, guest)) => {
@@ -104,7 +111,7 @@ impl Door {
             let shown =
                 request.headers().get("e2b-traffic-access-token").map(HeaderValue::as_bytes).unwrap_or_default();
             if !same(shown, sandbox.traffic_token.as_bytes()) {
-                return plain(StatusCode::FORBIDDEN, "missing or invalid traffic access token");
+                return refuse(request, plain(StatusCode::FORBIDDEN, "missing or invalid traffic access token")).await;
             }
         }
         let facts = Facts::of(&sandbox);
@@ -161,6 +168,15 @@ impl Door {
             }
         }
     }
+}
+
+/// Hears the rest of a small request before it is refused: over HTTP/2 an answer to half a request resets its stream, and
+/// some clients then see a broken stream and no answer.
+async fn refuse(request: Request<Body>, answer: Response) -> Response {
+    let rest = Limited::new(request.into_body(), HEARD_OUT).collect();
+    // One that is larger or slower is refused all the same.
+    let _heard = tokio::time::timeout(PATIENCE, rest).await;
+    answer
 }
 
 /// Below the prefix a daemon's paths are its own.
