@@ -5,7 +5,7 @@ export CARGO_TARGET_DIR ?= $(COVE_CACHE)/target
 export PIP_CACHE_DIR ?= $(COVE_CACHE)/pip
 export npm_config_cache ?= $(COVE_CACHE)/npm
 
-.PHONY: help run build test test-quick bench numbers fuzz fmt clean
+.PHONY: help run build test test-quick test-long bench numbers fuzz fmt clean
 
 help: ## what can be done here
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,10 @@ test: ## install what is missing and run every test
 test-quick: ## format, lints and the tests that need no SDK
 	@scripts/setup build
 	@scripts/test quick
+
+test-long: ## kill the server 200 times under load, restart it with 1,000 sandboxes; COVE_SEED repeats a run
+	@scripts/setup test
+	@COVE_LONG=1 cargo nextest run --profile long --package cove --test it crash:: restart::
 
 bench: ## measure beside other runtimes, in one run; writes bench/results/ (BENCH=--quick for five minutes)
 	@scripts/setup bench

@@ -3,7 +3,7 @@
 //! Cheap to clone. What it can do is written in the files of the nouns; here is what it is made of.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use object_store::ObjectStore;
 use tokio::sync::Notify;
@@ -12,7 +12,6 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
 use crate::activity::Activity;
-use crate::audit::Audit;
 use crate::capacity::Capacity;
 use crate::clock::{Clock, Timestamp};
 use crate::config::Config;
@@ -57,13 +56,13 @@ struct Parts {
     timers: Notify,
     ledger: Ledger,
     rates: Rates,
-    audit: Audit,
     capacity: Capacity,
     history: History,
     pools: Pools,
     sessions: Live,
     http: reqwest::Client,
     guarded: reqwest::Client,
+    peer_url: OnceLock<String>,
 }
 
 impl App {
@@ -100,13 +99,13 @@ impl App {
             timers: Notify::new(),
             ledger: Ledger::default(),
             rates: Rates::default(),
-            audit: Audit::default(),
             capacity: Capacity::new(config.capacity.clone()),
             history: History::default(),
             pools: Pools::default(),
             sessions: Live::default(),
             http: http_client()?,
             guarded: crate::neighbourhood::guarded_client(config.private_targets.clone())?,
+            peer_url: OnceLock::new(),
             config,
         }));
         app.make_first().await?;
@@ -241,10 +240,6 @@ impl App {
         &self.0.rates
     }
 
-    pub(crate) fn audit_log(&self) -> &Audit {
-        &self.0.audit
-    }
-
     pub(crate) fn capacity(&self) -> &Capacity {
         &self.0.capacity
     }
@@ -269,6 +264,19 @@ impl App {
     /// Reaches the open internet: for what a tenant asked for.
     pub(crate) fn guarded_http(&self) -> &reqwest::Client {
         &self.0.guarded
+    }
+
+    /// Where other servers of the same store reach this one.
+    pub(crate) fn peer_url(&self) -> Option<&str> {
+        self.config().peer_url.as_deref().or_else(|| self.0.peer_url.get().map(String::as_str))
+    }
+
+    /// The address that it listens on, unless that is all of them: others would reach themselves.
+    pub(crate) fn listens_on(&self, address: std::net::SocketAddr) {
+        if !address.ip().is_unspecified() {
+            // Told once; a second listener changes nothing.
+            let _ = self.0.peer_url.set(format!("http://{address}"));
+        }
     }
 
     /// Told to end.
@@ -299,10 +307,8 @@ impl App {
         if tokio::time::timeout(LAST_WORK, self.0.tasks.wait()).await.is_err() {
             tracing::warn!("some work was still under way at the end");
         }
-        for flushed in [self.flush_activity().await, self.flush_audit().await] {
-            if let Err(error) = flushed {
-                tracing::warn!(%error, detail = error.detail(), "last notes");
-            }
+        if let Err(error) = self.flush_activity().await {
+            tracing::warn!(%error, detail = error.detail(), "last notes");
         }
         self.0.store.close().await;
     }

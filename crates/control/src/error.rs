@@ -48,10 +48,13 @@ pub enum Error {
     #[error("{0}")]
     Unsupported(String),
     /// Runs on another server of the same store.
-    #[error("sandbox {id} runs on server {server}; ask there")]
-    Elsewhere { id: String, server: String },
+    #[error("sandbox {id} is on server {server}; {advice}")]
+    Elsewhere { id: String, server: String, advice: String },
     #[error(transparent)]
     Guest(#[from] GuestError),
+    /// An archive could not be written, read or removed: the object store's doing. The sandbox is as it was.
+    #[error("the archive of sandbox {id} could not be {verb}: {reason}")]
+    Archive { id: String, verb: &'static str, reason: String },
     /// Our fault; the detail is for the log alone.
     #[error("internal error; the server's log has the details")]
     Internal { detail: String },
@@ -116,6 +119,7 @@ impl Error {
             Error::Elsewhere { .. } => "elsewhere",
             Error::Guest(GuestError::Failed(_)) => "refused_inside",
             Error::Guest(_) => "unreachable",
+            Error::Archive { .. } => "archive",
             Error::Internal { .. } => "internal",
         }
     }

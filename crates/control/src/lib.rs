@@ -37,6 +37,7 @@ pub mod key;
 pub mod ledger;
 pub mod lock;
 mod neighbourhood;
+pub mod peer;
 pub mod pool;
 pub mod provider;
 pub mod random;

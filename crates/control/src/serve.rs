@@ -31,11 +31,17 @@ pub async fn run(
 ) -> Result<(), Error> {
     let Sockets { plain, secure } = sockets.into();
     let _alone = alone(&app.config().data)?;
+    if let Ok(address) = plain.local_addr() {
+        app.listens_on(address);
+    }
+    app.say_alive().await?;
+    let jobs = app.take_up_jobs().await?;
     let reconciled = app.reconcile().await?;
     tracing::info!(
         sandboxes = reconciled.sandboxes,
         changed = reconciled.changed,
         orphans = reconciled.orphans,
+        jobs,
         "reconciled"
     );
     app.recount().await?;

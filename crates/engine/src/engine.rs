@@ -3,6 +3,7 @@
 //! Everything is `&self` and blocks; nothing is kept in memory that the disk and the kernel do not know as well, so an
 //! engine that is opened again on the same directory finds what the last one left.
 
+use std::io::{Read, Write};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ use crate::birth::{Birth, Layers};
 use crate::cgroup::Group;
 use crate::error::Error;
 use crate::hold::{Hold, Limit};
-use crate::house::{Fresh, House, Leashes, Slot};
+use crate::house::{Adopted, Fresh, House, Leashes, Slot};
 use crate::life::Live;
 use crate::network::namespace::Kind;
 use crate::pool::Filler;
@@ -28,8 +29,7 @@ use crate::spawner::handle::{Again, Spawner, Spawners};
 use crate::spawner::wire::{Outgoing, Request};
 use crate::spec::{Limits, Network, SandboxId, Spec, Storage};
 use crate::state::{Ended, Found, LargestProcess, Running, Usage};
-use crate::storage::{Directories, Upper};
-use crate::{guest_line, guest_program};
+use crate::{guest_line, guest_program, storage};
 
 /// How long a new guest may take to answer; on a loaded machine a launch takes tens of milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -292,14 +292,20 @@ impl Engine {
         for id in self.house.records.names()? {
             // Gone since it was listed, or never written whole: the sweep sees to it.
             let Some(spec) = self.house.records.spec(&id)? else { continue };
-            if let Some(live) = self.house.adopt(&spec)? {
-                self.reaper.watch(&live)?;
-                self.reaper.give(Task::Settle(live, Age::Settled));
-            }
+            let ended = match self.house.adopt(&spec)? {
+                Adopted::Now(live) => {
+                    self.reaper.watch(&live)?;
+                    self.reaper.give(Task::Settle(live, Age::Settled));
+                    None
+                }
+                Adopted::Before => None,
+                Adopted::Dead(ended) => ended,
+            };
             let live = self.house.running(&id).ok();
-            let paused =
-                live.as_ref().and_then(|live| live.group.as_ref()).map(|group| group.is_frozen()).transpose()?;
-            found.push(Found { spec, running: live.map(|live| live.running.clone()), paused: paused.unwrap_or(false) });
+            // One whose group goes while we look is on its way out: the watcher tells.
+            let frozen = live.as_ref().and_then(|live| live.group.as_ref()).map(|group| group.is_frozen());
+            let paused = matches!(frozen, Some(Ok(true)));
+            found.push(Found { spec, running: live.map(|live| live.running.clone()), paused, ended });
         }
         Ok(found)
     }
@@ -320,26 +326,33 @@ impl Engine {
         Ok(swept)
     }
 
-    /// The directories that hold all a stopped sandbox has written, for an archive.
-    pub fn files(&self, id: &SandboxId) -> Result<Directories, Error> {
+    /// Writes all that a stopped sandbox has written as a tar stream, for an archive.
+    pub fn export(&self, id: &SandboxId, writer: impl Write) -> Result<(), Error> {
         if self.house.running(id).is_ok() {
             return Err(Error::AlreadyRunning(id.clone()));
         }
-        match self.house.store.find(id)? {
-            Some(Upper::Directories(directories)) => Ok(directories),
-            Some(Upper::Memory(_)) | None => Err(Error::NotFound(id.clone())),
+        match self.house.store.export(id, writer) {
+            Ok(_) => Ok(()),
+            Err(storage::Error::NotFound(id)) => Err(Error::NotFound(id)),
+            Err(error) => Err(error.into()),
         }
     }
 
-    /// The same directories of a sandbox that comes back from an archive, made anew and empty.
-    pub fn make_files(&self, spec: &Spec) -> Result<Directories, Error> {
+    /// The reverse: a stopped sandbox out of a tar stream. What was there under its id gives way; a stream that is
+    /// broken leaves nothing.
+    pub fn import(&self, spec: &Spec, reader: impl Read) -> Result<(), Error> {
         spec.check()?;
+        if spec.storage == Storage::Memory {
+            return Err(Error::Invalid("files in memory cannot come from an archive".into()));
+        }
         self.destroy(&spec.id)?;
         self.house.records.write_spec(spec)?;
-        match self.house.upper(spec)? {
-            Upper::Directories(directories) => Ok(directories),
-            Upper::Memory(_) => Err(Error::Invalid("files in memory cannot come from an archive".into())),
+        let filled = self.house.store.import(&spec.id, &spec.limits, reader);
+        if filled.is_err() {
+            // The first error is the one to tell; what stays is found by the sweep.
+            let _ = self.destroy(&spec.id);
         }
+        filled.map(|_| ()).map_err(Error::from)
     }
 
     /// Where the guest of a sandbox listens.

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+
 use crate::base;
 use crate::birth::Birth;
 use crate::cgroup::{Group, Hierarchy, MemoryWatch};
@@ -70,6 +72,16 @@ pub enum Slot {
 pub enum Fresh {
     Yes,
     No,
+}
+
+/// What came of taking over a sandbox.
+#[derive(Debug)]
+pub enum Adopted {
+    Now(Arc<Live>),
+    /// It is held already, or being launched.
+    Before,
+    /// It does not run; how its last life ended, where nobody saw it.
+    Dead(Option<Ended>),
 }
 
 /// Whether sandboxes end with this process.
@@ -242,32 +254,50 @@ impl House {
         Ok(live)
     }
 
-    /// Takes over a sandbox that an earlier engine started; `None` where it does not run or is held already.
-    pub fn adopt(&self, spec: &Spec) -> Result<Option<Arc<Live>>, Error> {
+    /// Takes over a sandbox that an earlier engine started.
+    pub fn adopt(&self, spec: &Spec) -> Result<Adopted, Error> {
         let id = &spec.id;
         if self.lock().contains_key(id) {
-            return Ok(None);
+            return Ok(Adopted::Before);
         }
-        let Some(life) = self.records.life(id)? else { return Ok(None) };
-        let Some(pidfd) = process::open(&life) else {
-            // Ended while nobody looked; what is left of it is in the way of the next launch.
+        let Some(life) = self.records.life(id)? else {
+            // An engine that died in the middle of a launch may have left processes that nobody wrote down: they are
+            // no sandbox, and must not go on as one.
             self.hierarchy.clear(id.as_str())?;
-            self.records.end_life(id)?;
-            return Ok(None);
+            return Ok(Adopted::Dead(None));
         };
+        let Some(pidfd) = process::open(&life) else { return self.found_dead(id, &life) };
         self.pool.reserve(life.first_id);
-        self.pool.hand_over(life.first_id, life.pid)?;
-        if let Network::Full(egress) = &spec.network {
-            let path = format!("/proc/{}/ns/net", life.pid);
-            let network: OwnedFd = File::open(&path).map_err(Error::file("open", &path))?.into();
-            self.proxy()?.attach(id, network.as_fd(), egress)?;
+        if let Err(error) = self.take_over(spec, &life) {
+            // One that is just being killed has a number but no namespaces any more.
+            return if ends_within(&pidfd, DYING) { self.found_dead(id, &life) } else { Err(error) };
         }
         let socket = self.records.socket(id);
         let running = Running { id: id.clone(), pid: life.pid, start_time: life.start_time, socket };
         let group = self.hierarchy.open(id.as_str());
         let live = Arc::new(Live::new(running, pidfd, life.first_id, group, self.limits(spec).memory));
         self.lock().insert(id.clone(), Slot::Running(Arc::clone(&live)));
-        Ok(Some(live))
+        Ok(Adopted::Now(live))
+    }
+
+    /// Its range of ids, and its network where it has one.
+    fn take_over(&self, spec: &Spec, life: &Life) -> Result<(), Error> {
+        self.pool.hand_over(life.first_id, life.pid)?;
+        if let Network::Full(egress) = &spec.network {
+            let path = format!("/proc/{}/ns/net", life.pid);
+            let network: OwnedFd = File::open(&path).map_err(Error::file("open", &path))?.into();
+            self.proxy()?.attach(&spec.id, network.as_fd(), egress)?;
+        }
+        Ok(())
+    }
+
+    /// One that ended while nobody looked. Its record stays until the next launch or its removal: whoever asks again,
+    /// because the answer was lost, is told the same.
+    fn found_dead(&self, id: &SandboxId, life: &Life) -> Result<Adopted, Error> {
+        self.hierarchy.clear(id.as_str())?;
+        let now = process::boot();
+        let restarted = !now.is_empty() && !life.boot.is_empty() && life.boot != now;
+        Ok(Adopted::Dead(Some(if restarted { Ended::HostRestarted } else { Ended::Vanished })))
     }
 
     /// Removes sandboxes on a leash whose engine was killed: the leash ended their processes, nobody the rest. One
@@ -425,6 +455,14 @@ impl House {
             Exit::Unknown => Ended::Vanished,
         }
     }
+}
+
+/// How long the kernel may take over the last breath of a process.
+const DYING: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+
+fn ends_within(pidfd: &OwnedFd, limit: Timespec) -> bool {
+    let mut ended = [PollFd::new(pidfd, PollFlags::IN)];
+    rustix::io::retry_on_intr(|| rustix::event::poll(&mut ended, Some(&limit))).is_ok_and(|many| many > 0)
 }
 
 /// Which ids most sandboxes have.

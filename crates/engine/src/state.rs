@@ -26,6 +26,8 @@ pub struct Found {
     /// Absent where its processes are gone.
     pub running: Option<Running>,
     pub paused: bool,
+    /// How its last life ended, where that happened while no engine looked.
+    pub ended: Option<Ended>,
 }
 
 /// How a sandbox's processes came to their end.
@@ -41,7 +43,9 @@ pub enum Ended {
     Killed { signal: i32 },
     /// The guest ended by itself.
     GuestExited { code: i32 },
-    /// Its processes were gone when the engine looked: the host restarted, or somebody cleaned up.
+    /// Its processes were those of an earlier boot of the host.
+    HostRestarted,
+    /// Its processes were gone when the engine looked, on the same boot: somebody ended them.
     Vanished,
 }
 

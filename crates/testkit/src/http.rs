@@ -86,7 +86,10 @@ fn read_answer(mut from: impl BufRead) -> io::Result<Answer> {
             answer.body.extend_from_slice(&chunk[..length]);
         }
     } else if let Some(length) = answer.header("content-length").and_then(|value| value.parse::<u64>().ok()) {
-        from.take(length).read_to_end(&mut answer.body)?;
+        // A server that dies half-way through has not answered.
+        if from.take(length).read_to_end(&mut answer.body)? as u64 != length {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "half an answer"));
+        }
     } else {
         from.read_to_end(&mut answer.body)?;
     }

@@ -75,8 +75,7 @@ impl LeakCheck {
     }
 
     fn mounts(&self) -> Vec<String> {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        mounts.lines().filter(|line| self.named(line)).map(|line| format!("mount {line}")).collect()
+        mounts_of(&self.directory).into_iter().map(|place| format!("mount at {place}")).collect()
     }
 
     /// Of this network namespace: where the host binds the guests' sockets.
@@ -86,23 +85,15 @@ impl LeakCheck {
     }
 
     fn loop_devices(&self) -> Vec<String> {
-        let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
-        let backed = devices.filter_map(|device| {
-            let file = fs::read_to_string(device.path().join("loop/backing_file")).ok()?;
-            self.named(&file).then(|| format!("loop device {} on {}", device.path().display(), file.trim()))
-        });
-        backed.collect()
+        loop_devices_of(&self.directory)
     }
 
     fn control_groups(&self) -> Vec<String> {
         let realms = realms_below(&self.directory);
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let hierarchies =
-            mounts.lines().filter(|line| line.contains(" - cgroup")).filter_map(|line| line.split(' ').nth(4));
         let mut left = Vec::new();
-        for hierarchy in hierarchies {
+        for hierarchy in hierarchies() {
             for realm in &realms {
-                let groups = fs::read_dir(Path::new(hierarchy).join(realm)).into_iter().flatten().flatten();
+                let groups = fs::read_dir(hierarchy.join(realm)).into_iter().flatten().flatten();
                 let groups = groups.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
                 left.extend(groups.map(|group| format!("control group {}", group.path().display())));
             }
@@ -142,8 +133,32 @@ fn data_directories(directory: &Path) -> Vec<PathBuf> {
     std::iter::once(directory.to_owned()).chain(first).chain(second).collect()
 }
 
+/// Where something of a directory is mounted, the last mount first.
+pub(crate) fn mounts_of(directory: &Path) -> Vec<String> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let ours = mounts.lines().rev().filter(|line| directory.to_str().is_some_and(|name| line.contains(name)));
+    ours.filter_map(|line| line.split(' ').nth(4).map(str::to_owned)).collect()
+}
+
+pub(crate) fn loop_devices_of(directory: &Path) -> Vec<String> {
+    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let backed = devices.filter_map(|device| {
+        let file = fs::read_to_string(device.path().join("loop/backing_file")).ok()?;
+        let ours = directory.to_str().is_some_and(|name| file.contains(name));
+        ours.then(|| format!("loop device {} on {}", device.path().display(), file.trim()))
+    });
+    backed.collect()
+}
+
+/// Where control groups are mounted.
+pub(crate) fn hierarchies() -> Vec<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let groups = mounts.lines().filter(|line| line.contains(" - cgroup"));
+    groups.filter_map(|line| line.split(' ').nth(4).map(PathBuf::from)).collect()
+}
+
 /// The names under which the engines of these directories keep their control groups: each writes its own into `realm`.
-fn realms_below(directory: &Path) -> Vec<String> {
+pub(crate) fn realms_below(directory: &Path) -> Vec<String> {
     let files = data_directories(directory).into_iter().map(|data| data.join("realm"));
     files.filter_map(|file| fs::read_to_string(file).ok()).map(|name| name.trim().to_owned()).collect()
 }
@@ -154,7 +169,7 @@ fn named_namespaces() -> BTreeSet<String> {
     names.filter(|name| name.starts_with("cove")).collect()
 }
 
-fn numbers_in(directory: &str) -> impl Iterator<Item = u32> {
+pub(crate) fn numbers_in(directory: &str) -> impl Iterator<Item = u32> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str().and_then(|name| name.parse().ok()))
 }

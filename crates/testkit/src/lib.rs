@@ -10,20 +10,31 @@
 //! * [`server`]: `cove serve` in a directory of its own, killed and started again at will
 //! * [`ordinary`]: somebody without root
 //! * [`http`]: requests to it, without a client library
+//! * [`guests`]: which sandboxes really run, as the kernel tells it
+//! * [`reboot`]: what a restart of the host does
+//! * [`random`]: randomness that can be had again
 //! * [`leak`]: what a data directory's sandboxes left on the host
+//! * [`postgres`]: a database that servers share
+//! * [`receiver`]: where webhooks go
 //! * [`wait`]: conditions that must come true in time
 
 #![forbid(unsafe_code)]
 
+pub mod guests;
 pub mod http;
 pub mod leak;
 pub mod ordinary;
+pub mod postgres;
 pub mod program;
+pub mod random;
+pub mod reboot;
+pub mod receiver;
 pub mod server;
 pub mod terminal;
 pub mod wait;
 
 pub use leak::LeakCheck;
 pub use program::{Cove, Finished};
+pub use random::Random;
 pub use server::TestServer;
 pub use terminal::Terminal;

@@ -27,6 +27,7 @@ pub struct TestServer {
     arguments: Vec<String>,
     /// What starts the program: its path, or words before it.
     words: Vec<OsString>,
+    environment: Vec<(String, String)>,
     /// Dropped last: the check looks for traces of this directory.
     leaks: Option<LeakCheck>,
     directory: TempDir,
@@ -39,15 +40,25 @@ impl TestServer {
 
     /// With more flags for `cove serve`.
     pub fn start_with(arguments: &[&str]) -> TestServer {
-        TestServer::start_from(arguments, Vec::new(), |_| cove_path())
+        TestServer::start_in(arguments, &[])
+    }
+
+    /// And with variables of its environment.
+    pub fn start_in(arguments: &[&str], environment: &[(&str, &str)]) -> TestServer {
+        TestServer::start_from(arguments, environment, Vec::new(), |_| cove_path())
     }
 
     /// By other words, after `prepare` has done something with the directory and said where the program is.
     pub fn start_by(words: Vec<OsString>, prepare: impl FnOnce(&Path) -> PathBuf) -> TestServer {
-        TestServer::start_from(&[], words, prepare)
+        TestServer::start_from(&[], &[], words, prepare)
     }
 
-    fn start_from(arguments: &[&str], mut words: Vec<OsString>, prepare: impl FnOnce(&Path) -> PathBuf) -> TestServer {
+    fn start_from(
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+        mut words: Vec<OsString>,
+        prepare: impl FnOnce(&Path) -> PathBuf,
+    ) -> TestServer {
         let directory = tempfile::Builder::new().prefix("cove-test-").tempdir().expect("make a directory");
         let leaks = LeakCheck::new(directory.path());
         words.push(prepare(directory.path()).into());
@@ -56,6 +67,7 @@ impl TestServer {
             child: None,
             address: "127.0.0.1:0".into(),
             arguments: arguments.iter().map(|&argument| argument.to_owned()).collect(),
+            environment: owned(environment),
             leaks: Some(leaks),
             directory,
         };
@@ -64,16 +76,7 @@ impl TestServer {
     }
 
     fn launch(&mut self) {
-        let open = |path: PathBuf| File::options().create(true).append(true).open(path).expect("open a log");
-        // Its address is read from what it says: each life has a file of its own, the log goes on.
-        let said = self.directory.path().join("stdout");
-        let _ = fs::remove_file(&said);
-        let mut command = Command::new(&self.words[0]);
-        command.args(&self.words[1..]);
-        command.args(["serve", "--listen", &self.address, "--data"]).arg(self.data()).args(&self.arguments);
-        command.env("COVE_API_KEY", KEY).env("NO_COLOR", "1").env_remove("COVE_URL").env_remove("COVE_DATA");
-        command.stdin(Stdio::null()).stdout(open(said.clone())).stderr(open(self.log_path()));
-        self.child = Some(command.spawn().expect("start cove serve"));
+        let said = self.spawn();
         self.address = until_some("the server's address", LIMIT, || {
             self.fail_if_ended();
             let text = fs::read_to_string(&said).ok()?;
@@ -85,6 +88,22 @@ impl TestServer {
             self.fail_if_ended();
             http::request(&self.address, "GET", "/healthz", &[], None).ok().filter(|answer| answer.status == 200)
         });
+    }
+
+    /// Returns the file that its stdout goes to.
+    fn spawn(&mut self) -> PathBuf {
+        let open = |path: PathBuf| File::options().create(true).append(true).open(path).expect("open a log");
+        // Its address is read from what it says: each life has a file of its own, the log goes on.
+        let said = self.directory.path().join("stdout");
+        let _ = fs::remove_file(&said);
+        let mut command = Command::new(&self.words[0]);
+        command.args(&self.words[1..]);
+        command.args(["serve", "--listen", &self.address, "--data"]).arg(self.data()).args(&self.arguments);
+        command.env("COVE_API_KEY", KEY).env("NO_COLOR", "1").env_remove("COVE_URL").env_remove("COVE_DATA");
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null()).stdout(open(said.clone())).stderr(open(self.log_path()));
+        self.child = Some(command.spawn().expect("start cove serve"));
+        said
     }
 
     fn fail_if_ended(&mut self) {
@@ -146,6 +165,33 @@ impl TestServer {
         self.launch();
     }
 
+    /// As [`TestServer::restart`], with other variables.
+    pub fn restart_in(&mut self, environment: &[(&str, &str)]) {
+        self.environment = owned(environment);
+        self.restart();
+    }
+
+    /// Started and killed again after a moment, ready or not.
+    pub fn kill_while_starting(&mut self, after: Duration) {
+        self.kill();
+        self.spawn();
+        std::thread::sleep(after);
+        self.kill();
+    }
+
+    /// For threads of a test's own.
+    pub fn api(&self) -> Api {
+        Api { address: self.address.clone() }
+    }
+
+    /// After a failure: whatever is left goes, or the next tests would meet it.
+    fn clear(&self) {
+        let begun = std::time::Instant::now();
+        while !crate::reboot::clear(&self.data()) && begun.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     /// The program as a client of this server.
     pub fn cove<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Cove {
         let home = self.directory.path().join("client");
@@ -154,27 +200,47 @@ impl TestServer {
 
     /// A request with the first key; `body` goes as JSON.
     pub fn request(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
-        let bytes = body.map(|value| value.to_string().into_bytes());
-        let authorization = format!("Bearer {KEY}");
-        let mut headers = vec![("authorization", authorization.as_str())];
-        if bytes.is_some() {
-            headers.push(("content-type", "application/json"));
-        }
-        http::request(&self.address, method, path, &headers, bytes.as_deref())
+        self.api()
+            .json(method, path, &[], body)
             .unwrap_or_else(|error| panic!("{method} {path}: {error}; the server's log:\n{}", self.log()))
     }
 
     fn remove_all_sandboxes(&self) -> io::Result<()> {
-        let authorization = format!("Bearer {KEY}");
-        let headers = [("authorization", authorization.as_str())];
-        let list = http::request(&self.address, "GET", "/api/sandboxes", &headers, None)?.json();
-        let sandboxes = list.as_array().or_else(|| list.get("items").and_then(Value::as_array));
-        for sandbox in sandboxes.into_iter().flatten() {
-            if let Some(id) = sandbox.get("id").and_then(Value::as_str) {
-                http::request(&self.address, "DELETE", &format!("/api/sandboxes/{id}"), &headers, None)?;
+        let api = self.api();
+        loop {
+            let list = api.json("GET", "/api/sandboxes?limit=1000", &[], None)?.json();
+            let sandboxes = list["items"].as_array().cloned().unwrap_or_default();
+            for id in sandboxes.iter().filter_map(|sandbox| sandbox["id"].as_str()) {
+                api.json("DELETE", &format!("/api/sandboxes/{id}"), &[], None)?;
+            }
+            if list["next_cursor"].is_null() {
+                return Ok(());
             }
         }
-        Ok(())
+    }
+}
+
+/// Requests with the first key, to a server that may be gone.
+#[derive(Debug, Clone)]
+pub struct Api {
+    pub address: String,
+}
+
+impl Api {
+    pub fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&[u8]>) -> io::Result<Answer> {
+        let authorization = format!("Bearer {KEY}");
+        let mut all = vec![("authorization", authorization.as_str())];
+        all.extend_from_slice(headers);
+        http::request(&self.address, method, path, &all, body)
+    }
+
+    pub fn json(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&Value>) -> io::Result<Answer> {
+        let bytes = body.map(|value| value.to_string().into_bytes());
+        let mut all = headers.to_vec();
+        if bytes.is_some() {
+            all.push(("content-type", "application/json"));
+        }
+        self.send(method, path, &all, bytes.as_deref())
     }
 }
 
@@ -184,8 +250,9 @@ impl Drop for TestServer {
             eprintln!("--- the server's log ---\n{}", tail(&self.log(), 60));
         }
         if self.child.is_none() {
-            // Killed by the test: only a server knows how to clean up after its sandboxes.
+            // Killed by the test: a server cleans up after its sandboxes, unless it was the server that failed.
             if std::thread::panicking() {
+                self.clear();
                 return;
             }
             self.launch();
@@ -198,11 +265,19 @@ impl Drop for TestServer {
                 let _ = rustix::process::kill_process(pid_of(&child), Signal::TERM);
                 let _ = wait_within(&mut child, Duration::from_secs(10));
             }
+            self.clear();
         } else {
             self.stop();
+            // Read only where the leak check fails the test: then it is the place to begin.
+            let trouble = |line: &&str| line.contains(" WARN ") || line.contains(" ERROR ");
+            self.log().lines().filter(trouble).for_each(|line| eprintln!("{line}"));
         }
         drop(self.leaks.take());
     }
+}
+
+fn owned(environment: &[(&str, &str)]) -> Vec<(String, String)> {
+    environment.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 fn tail(text: &str, lines: usize) -> String {

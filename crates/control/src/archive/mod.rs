@@ -1,13 +1,18 @@
-//! Sandboxes that sleep long: their files as one compressed tar in the object store, nothing on the machine.
+//! Sandboxes that sleep long: their files as one tar, packed with zstd, in the object store; nothing on the machine.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use futures::TryStreamExt as _;
+use object_store::buffered::BufWriter;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as Key;
 use object_store::{ObjectStore, ObjectStoreExt as _};
+use tokio::io::AsyncWriteExt as _;
+use tokio_util::io::StreamReader;
 
 use crate::config::Archive;
+use crate::provider::ProviderError;
 use crate::sandbox::Sandbox;
 use crate::{App, Error};
 
@@ -40,28 +45,86 @@ pub fn open(config: &Archive, folder_path: &Path) -> Result<Arc<dyn ObjectStore>
 }
 
 fn key(sandbox: &Sandbox) -> Key {
-    Key::from(format!("sandboxes/{}.tar", sandbox.id))
+    Key::from(format!("sandboxes/{}.tar.zst", sandbox.id))
 }
 
+fn trouble(sandbox: &Sandbox, verb: &'static str, error: &object_store::Error) -> Error {
+    let reason = match error {
+        object_store::Error::NotFound { .. } => "it is not in the object store".to_owned(),
+        object_store::Error::Unauthenticated { .. } | object_store::Error::PermissionDenied { .. } => {
+            "the object store refuses the server's credentials; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and \
+             the bucket's policy"
+                .to_owned()
+        }
+        error => format!("the object store: {error}"),
+    };
+    Error::Archive { id: sandbox.id.to_string(), verb, reason }
+}
+
+/// What a write says, with the object store's own reason in it.
+fn refused(sandbox: &Sandbox, error: std::io::Error) -> Error {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<object_store::Error>());
+    match inner {
+        Some(inner) => trouble(sandbox, "written", inner),
+        None => Error::Archive { id: sandbox.id.to_string(), verb: "written", reason: error.to_string() },
+    }
+}
+
+/// When an archive was packed to its end.
+enum Whole {
+    Now,
+    Before,
+}
+
+/// Between the provider that packs and the object store that takes.
+const BUFFER: usize = 256 << 10;
+
 impl App {
-    /// Files to the object store, then off the provider.
+    /// Files to the object store, then off the provider. The archive appears there whole or not at all, and the files
+    /// go only when it is there.
     pub(crate) async fn export(&self, sandbox: &Sandbox) -> Result<(), Error> {
         let provider = self.provider(&sandbox.provider)?;
-        let mut writer = object_store::buffered::BufWriter::new(Arc::clone(self.objects()), key(sandbox));
-        provider.export(&sandbox.id, &mut writer).await?;
-        tokio::io::AsyncWriteExt::shutdown(&mut writer)
-            .await
-            .map_err(|error| Error::internal(format!("write the archive of {}: {error}", sandbox.id)))?;
+        let mut writer = BufWriter::new(Arc::clone(self.objects()), key(sandbox));
+        let (mut near, mut far) = tokio::io::duplex(BUFFER);
+        let packing = async move { provider.export(&sandbox.id, &mut near).await };
+        let (packed, kept) = tokio::join!(packing, async {
+            let kept = tokio::io::copy(&mut far, &mut writer).await;
+            // Nobody takes any more: whoever packs shall notice.
+            drop(far);
+            kept
+        });
+        let whole = match (packed, kept) {
+            (_, Err(error)) => Err(refused(sandbox, error)),
+            (Ok(()), Ok(_)) => Ok(Whole::Now),
+            // A server that died had come as far as to remove the files: the archive was whole by then.
+            (Err(ProviderError::NotFound(_)), Ok(0)) if self.has_archive(sandbox).await? => Ok(Whole::Before),
+            (Err(error), Ok(_)) => Err(error.into()),
+        };
+        match whole {
+            Ok(Whole::Now) => writer.shutdown().await.map_err(|error| refused(sandbox, error))?,
+            Ok(Whole::Before) => {}
+            Err(error) => {
+                // Parts of a large upload would stay and cost; the first error is the one to tell.
+                let _ = writer.abort().await;
+                return Err(error);
+            }
+        }
         provider.destroy(&sandbox.id).await?;
         Ok(())
     }
 
+    async fn has_archive(&self, sandbox: &Sandbox) -> Result<bool, Error> {
+        match self.objects().head(&key(sandbox)).await {
+            Ok(_) => Ok(true),
+            Err(object_store::Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(trouble(sandbox, "read", &error)),
+        }
+    }
+
     /// Files back from the object store.
     pub(crate) async fn import(&self, sandbox: &Sandbox) -> Result<(), Error> {
-        let broken =
-            |error: &dyn std::fmt::Display| Error::internal(format!("read the archive of {}: {error}", sandbox.id));
-        let meta = self.objects().head(&key(sandbox)).await.map_err(|error| broken(&error))?;
-        let mut reader = object_store::buffered::BufReader::new(Arc::clone(self.objects()), &meta);
+        let found = self.objects().get(&key(sandbox)).await.map_err(|error| trouble(sandbox, "read", &error))?;
+        let mut reader = StreamReader::new(found.into_stream().map_err(std::io::Error::from));
         let provider = self.provider(&sandbox.provider)?;
         provider.import(&sandbox.spec()?, &mut reader).await?;
         Ok(())
@@ -70,7 +133,7 @@ impl App {
     pub(crate) async fn forget_archive(&self, sandbox: &Sandbox) -> Result<(), Error> {
         match self.objects().delete(&key(sandbox)).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(Error::internal(format!("remove the archive of {}: {error}", sandbox.id))),
+            Err(error) => Err(trouble(sandbox, "removed", &error)),
         }
     }
 }

@@ -1,6 +1,5 @@
-//! Who changed what. Entries are gathered and written together a moment later, so that a change costs no write for it.
-
-use std::sync::Mutex;
+//! Who changed what. A sandbox's entry is written in the transaction of the change itself, all others before the
+//! caller is answered: what was acknowledged can be looked up, however the server ended.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,33 +22,25 @@ pub struct Entry {
     pub at: Timestamp,
 }
 
-#[derive(Default)]
-pub struct Audit {
-    unwritten: Mutex<Vec<Entry>>,
-}
-
 impl App {
-    pub(crate) fn audit(&self, caller: &Caller, action: &str, subject: &str) {
-        let entry = Entry {
+    pub(crate) fn audit_entry(&self, caller: &Caller, action: &str, subject: &str) -> Entry {
+        Entry {
             seq: 0,
             organisation: caller.organisation.clone(),
             key: caller.key.clone(),
             action: action.to_owned(),
             subject: subject.to_owned(),
             at: self.now(),
-        };
-        self.audit_log().unwritten.lock().expect("no panic while held").push(entry);
+        }
     }
 
-    pub(crate) async fn flush_audit(&self) -> Result<(), Error> {
-        let entries = std::mem::take(&mut *self.audit_log().unwritten.lock().expect("no panic while held"));
-        if entries.is_empty() { Ok(()) } else { self.store().add_audit(&entries).await }
+    pub(crate) async fn audit(&self, caller: &Caller, action: &str, subject: &str) -> Result<(), Error> {
+        self.store().add_audit(&self.audit_entry(caller, action, subject)).await
     }
 
     /// Newest first.
     pub async fn list_audit(&self, caller: &Caller, before: Option<i64>, limit: u32) -> Result<Vec<Entry>, Error> {
         caller.require(Scope::Admin)?;
-        self.flush_audit().await?;
         self.store().audit(&caller.organisation, before, limit).await
     }
 }

@@ -69,6 +69,7 @@ pub const KEYS: &[Key] = &[
     key("provider", Kind::Text, "SANDBOX_PROVIDER"),
     shown(key("api_key", Kind::Text, "COVE_API_KEY"), Shown::Hidden),
     key("public_url", Kind::Text, "COVE_PUBLIC_URL"),
+    key("peer_url", Kind::Text, "COVE_PEER_URL"),
     key("domain", Kind::Text, "COVE_DOMAIN"),
     key("tls.listen", Kind::Text, "COVE_TLS"),
     key("tls.certificate", Kind::Text, "COVE_TLS_CERTIFICATE"),

@@ -31,6 +31,8 @@ pub struct Config {
     pub api_key: Option<String>,
     /// How clients reach this server; made from each request's own Host where absent.
     pub public_url: Option<String>,
+    /// How other servers of the same database reach this one; the address it listens on where absent.
+    pub peer_url: Option<String>,
     /// Previews are at `{port}-{id}.{domain}`.
     pub domain: String,
     pub tls: Tls,
@@ -167,6 +169,7 @@ impl Default for Config {
             provider: "local".into(),
             api_key: None,
             public_url: None,
+            peer_url: None,
             domain: "localhost".into(),
             tls: Tls::default(),
             quota: Quota::default(),
@@ -190,6 +193,7 @@ impl Config {
             database_url: text(),
             api_key: text(),
             public_url: text(),
+            peer_url: text(),
             tls: Tls { listen: text(), certificate: Some("c".into()), key: Some("k".into()) },
             archive: Archive { url: text(), endpoint: text(), region: text() },
             telemetry: Telemetry { endpoint: text(), ..Telemetry::default() },

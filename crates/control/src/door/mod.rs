@@ -4,6 +4,7 @@ pub mod daytona;
 pub mod e2b;
 pub mod native;
 mod observe;
+mod peer;
 mod prometheus;
 mod relay;
 mod shield;
@@ -19,15 +20,18 @@ use crate::App;
 /// Every door of the server.
 pub fn router(app: App) -> Router {
     let e2b = e2b::Door::new(app.clone());
+    let director = peer::Director::new(app.clone());
     Router::new()
         .route("/healthz", get(health))
         .route("/metrics", get(prometheus::metrics))
         .with_state(app.clone())
         .nest("/daytona", daytona::router(app.clone()))
         .nest("/api", native::router(app))
-        // Outermost: a sandbox's host name decides before any path does.
+        // A sandbox's host name decides before any path does.
         .layer(axum::middleware::from_fn_with_state(e2b, e2b::intercept))
         .layer(axum::middleware::from_fn(observe::observe))
+        // Outermost: what another server must answer none of our doors can.
+        .layer(axum::middleware::from_fn_with_state(director, peer::direct))
 }
 
 /// 200 when the server is ready to serve.

@@ -20,8 +20,9 @@ const HOUSEKEEPING: Duration = Duration::from_secs(30);
 /// Events and finished jobs are kept for so long.
 const KEEP_EVENTS_MS: i64 = 30 * 24 * 3_600_000;
 const KEEP_JOBS_MS: i64 = 24 * 3_600_000;
-/// A job whose worker was not heard of for this long is another's.
-const LEASE_MS: i64 = 10 * 60 * 1000;
+/// A job whose worker was not heard of for this long is another's. Renewed while the worker lives.
+const LEASE_MS: i64 = 60_000;
+const RENEW: Duration = Duration::from_secs(15);
 /// A job that fails this often is given up.
 const ATTEMPTS: i64 = 12;
 
@@ -41,11 +42,10 @@ impl App {
                 }
             });
         }
+        self.every(crate::peer::EVERY, |app| async move { app.say_alive().await });
+        self.every(RENEW, |app| async move { app.renew_leases().await });
         self.every(TICK, |app| async move { app.work().await });
-        self.every(FLUSH, |app| async move {
-            app.flush_audit().await?;
-            app.flush_activity().await
-        });
+        self.every(FLUSH, |app| async move { app.flush_activity().await });
         self.every(WEBHOOKS, |app| async move { app.queue_webhooks().await });
         self.every(crate::sandbox::metrics::EVERY, |app| async move { app.sample_all().await });
         self.every(HOUSEKEEPING, |app| async move { app.keep_house().await });
@@ -83,6 +83,16 @@ impl App {
         Ok(())
     }
 
+    /// What this server was at when it died: nobody else is, so it need not wait for the lease.
+    pub async fn take_up_jobs(&self) -> Result<u64, Error> {
+        let now = self.now().as_millisecond();
+        self.store().release_jobs(self.server(), now, "the server ended in the middle of it").await
+    }
+
+    async fn renew_leases(&self) -> Result<(), Error> {
+        self.store().renew_leases(self.server(), self.now().as_millisecond() + LEASE_MS).await
+    }
+
     pub async fn flush_activity(&self) -> Result<(), Error> {
         let activity = self.activity().take();
         if activity.is_empty() { Ok(()) } else { self.store().note_activity(&activity).await }
@@ -90,7 +100,6 @@ impl App {
 
     async fn keep_house(&self) -> Result<(), Error> {
         let now = self.now().as_millisecond();
-        self.store().note_server(self.server(), now).await?;
         self.recount().await?;
         self.store().remove_finished_jobs(now - KEEP_JOBS_MS).await?;
         self.store().remove_events_before(now - KEEP_EVENTS_MS).await?;

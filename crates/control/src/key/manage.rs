@@ -32,7 +32,7 @@ impl App {
         let expires_at = new.expires_in_seconds.map(|seconds| after(now, seconds));
         let secret = random::api_key();
         let key = self.add_key(&secret, &organisation, &new.name, new.scope, expires_at).await?;
-        self.audit(caller, "key.create", &key.id);
+        self.audit(caller, "key.create", &key.id).await?;
         Ok((key, secret))
     }
 
@@ -68,7 +68,7 @@ impl App {
         caller.require(Scope::Admin)?;
         let revoked = self.store().revoke_key(&caller.organisation, id, self.now().as_millisecond()).await?;
         self.key_cache().forget();
-        self.audit(caller, "key.revoke", id);
+        self.audit(caller, "key.revoke", id).await?;
         if revoked { Ok(()) } else { Err(Error::not_found("key", id)) }
     }
 
@@ -88,7 +88,7 @@ impl App {
         if !self.store().insert_organisation(&organisation).await? {
             return Err(Error::Conflict(format!("organisation {id} is there already")));
         }
-        self.audit(caller, "organisation.create", id);
+        self.audit(caller, "organisation.create", id).await?;
         Ok(organisation)
     }
 
@@ -112,7 +112,7 @@ impl App {
         organisation.quota = quota;
         self.store().update_organisation(&organisation).await?;
         self.key_cache().forget();
-        self.audit(caller, "organisation.quota", id);
+        self.audit(caller, "organisation.quota", id).await?;
         Ok(organisation)
     }
 }

@@ -15,7 +15,7 @@ use crate::interpreter::Warmth;
 use crate::sandbox::cause::{Cause, Code};
 use crate::sandbox::state::Event;
 use crate::sandbox::{NetworkPolicy, NewSandbox, Sandbox, State, Timers};
-use crate::store::sandboxes::{Inserted, Taken};
+use crate::store::sandboxes::{Along, Inserted, Taken};
 use crate::template::Template;
 use crate::{App, Caller, Error, Scope, random};
 
@@ -87,7 +87,7 @@ impl App {
         }
         let pool = PoolSize { organisation: caller.organisation.clone(), template: template.clone(), size };
         self.store().set_pool(&pool, self.now().as_millisecond()).await?;
-        self.audit(caller, "pool.set", &template);
+        self.audit(caller, "pool.set", &template).await?;
         self.load_pools().await?;
         self.wake_timers();
         let pools = self.list_pools(caller).await?;
@@ -99,7 +99,7 @@ impl App {
         if !self.store().delete_pool(&caller.organisation, template).await? {
             return Err(Error::not_found("pool", template));
         }
-        self.audit(caller, "pool.delete", template);
+        self.audit(caller, "pool.delete", template).await?;
         self.load_pools().await?;
         self.wake_timers();
         Ok(())
@@ -168,6 +168,7 @@ impl App {
     /// A member for this creation, where one fits. It is the caller's when this returns.
     pub(crate) async fn take_from_pool(
         &self,
+        caller: &Caller,
         draft: &Sandbox,
         new: &NewSandbox,
         template: &Template,
@@ -201,7 +202,9 @@ impl App {
                 continue;
             }
             let event = self.sandbox_event(&sandbox, Kind::Created);
-            match self.store().take_pooled(&mut sandbox, new.idempotency_key.as_deref(), &event).await? {
+            let entry = self.audit_entry(caller, "sandbox.create", sandbox.id.as_str());
+            let along = Along { event: Some(&event), audit: Some(&entry), ..Along::default() };
+            match self.store().take_pooled(&mut sandbox, new.idempotency_key.as_deref(), along).await? {
                 Taken::Done => {
                     self.announce(State::Creating, &sandbox);
                     return Ok(Some(sandbox));

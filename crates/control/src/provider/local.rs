@@ -2,20 +2,19 @@
 //!
 //! The engine is synchronous: its calls run on threads for blocking work. The guest is reached by its Unix socket.
 
+use std::io;
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use cove_engine::spec::{Limits, Network, Storage};
 use cove_engine::state::{Ended, Usage};
-use cove_engine::storage::Directories;
 use cove_engine::{Config, Engine, Error as EngineError, SandboxId, Spec};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::UnixStream;
-use tokio::process::Command;
 use tokio::sync::{Mutex, mpsc};
+use tokio_util::io::SyncIoBridge;
 use tracing::Instrument as _;
 
 use super::{Capabilities, Departure, Isolation, Provider, ProviderError, Seen, Sighting, Unheld};
@@ -163,6 +162,7 @@ impl Provider for Local {
         let found = self.call(Engine::found).await?;
         let sighting = |found: cove_engine::Found| Sighting {
             id: found.spec.id,
+            ended: found.ended,
             state: match (found.running, found.paused) {
                 (Some(_), true) => Seen::Paused,
                 (Some(_), false) => Seen::Running,
@@ -189,55 +189,60 @@ impl Provider for Local {
     }
 
     async fn export(&self, id: &SandboxId, to: &mut (dyn AsyncWrite + Send + Unpin)) -> Result<(), ProviderError> {
-        let wanted = id.clone();
-        let files = self.call(move |engine| engine.files(&wanted)).await?;
-        let mut tar = Command::new("tar");
-        tar.arg("--create").args(TAR).arg("--directory").arg(folder(&files)).args(["root", "usr"]);
-        let mut tar = spawn(tar.stdin(Stdio::null()).stdout(Stdio::piped()))?;
-        if let Some(mut from) = tar.stdout.take() {
-            tokio::io::copy(&mut from, to).await.map_err(|error| failed("write the archive", error))?;
-        }
-        finish(tar).await
+        let id = id.clone();
+        let (near, mut far) = tokio::io::duplex(BUFFER);
+        let near = SyncIoBridge::new(near);
+        let packing = self.call(move |engine| {
+            let trouble = |error: io::Error| EngineError::Invalid(format!("compress the archive: {error}"));
+            let mut packed = zstd::Encoder::new(near, LEVEL).map_err(trouble)?;
+            packed.include_checksum(true).map_err(trouble)?;
+            engine.export(&id, &mut packed)?;
+            packed.finish().and_then(|mut near| near.shutdown()).map_err(trouble)
+        });
+        // Whoever fails first ends the other: the pipe between them breaks.
+        let carrying = async move {
+            let carried = tokio::io::copy(&mut far, to).await;
+            drop(far);
+            carried.map_err(|error| ProviderError::Failed(format!("keep the archive: {error}")))
+        };
+        let (packed, carried) = tokio::join!(packing, carrying);
+        carried?;
+        packed
     }
 
     async fn import(&self, spec: &Spec, from: &mut (dyn AsyncRead + Send + Unpin)) -> Result<(), ProviderError> {
         let spec = spec.clone();
-        let files = self.call(move |engine| engine.make_files(&spec)).await?;
-        let mut tar = Command::new("tar");
-        tar.arg("--extract").args(TAR).arg("--preserve-permissions").arg("--directory").arg(folder(&files));
-        let mut tar = spawn(tar.stdin(Stdio::piped()).stdout(Stdio::null()))?;
-        if let Some(mut to) = tar.stdin.take() {
-            tokio::io::copy(from, &mut to).await.map_err(|error| failed("read the archive", error))?;
-            to.shutdown().await.map_err(|error| failed("read the archive", error))?;
-        }
-        finish(tar).await
+        let (near, mut far) = tokio::io::duplex(BUFFER);
+        let near = SyncIoBridge::new(near);
+        let unpacking = self.call(move |engine| {
+            let trouble = |error: io::Error| EngineError::Invalid(format!("unpack the archive: {error}"));
+            let mut packed = zstd::Decoder::new(near).map_err(trouble)?;
+            engine.import(&spec, &mut packed)?;
+            // To the very end: there the checksum is, and half an archive shows itself.
+            match io::copy(&mut packed, &mut io::sink()) {
+                Ok(_) => Ok(()),
+                Err(error) => {
+                    engine.destroy(&spec.id)?;
+                    Err(trouble(error))
+                }
+            }
+        });
+        let carrying = async move {
+            let carried = tokio::io::copy(from, &mut far).await;
+            carried
+                .and(far.shutdown().await)
+                .map_err(|error| ProviderError::Failed(format!("fetch the archive: {error}")))
+        };
+        let (unpacked, carried) = tokio::join!(unpacking, carrying);
+        // A reader that stopped early has the better reason.
+        unpacked.and(carried)
     }
 }
 
-/// Owners as numbers, and every attribute: overlayfs keeps its own there. The host's tar is the one program that knows
-/// whiteouts, holes and attributes well.
-const TAR: [&str; 5] = ["--gzip", "--numeric-owner", "--sparse", "--xattrs", "--xattrs-include=*"];
-
-fn folder(files: &Directories) -> PathBuf {
-    files.root_upper.parent().map(ToOwned::to_owned).unwrap_or_default()
-}
-
-fn failed(step: &str, error: impl std::fmt::Display) -> ProviderError {
-    ProviderError::Failed(format!("{step}: {error}"))
-}
-
-fn spawn(command: &mut Command) -> Result<tokio::process::Child, ProviderError> {
-    command.stderr(Stdio::piped()).kill_on_drop(true).spawn().map_err(|error| failed("start tar", error))
-}
-
-async fn finish(tar: tokio::process::Child) -> Result<(), ProviderError> {
-    let output = tar.wait_with_output().await.map_err(|error| failed("wait for tar", error))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(failed("tar", said.lines().next().unwrap_or("ended without a word")))
-}
+/// Between the thread that packs and the task that carries.
+const BUFFER: usize = 256 << 10;
+/// Of zstd: its own default, good and fast.
+const LEVEL: i32 = 3;
 
 struct Socket(PathBuf);
 

@@ -50,6 +50,8 @@ pub enum Isolation {
 pub struct Sighting {
     pub id: SandboxId,
     pub state: Seen,
+    /// How its processes ended, where that happened while no server looked.
+    pub ended: Option<Ended>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -31,7 +31,9 @@ pub enum Code {
     Killed,
     /// The daemon inside ended by itself.
     GuestExited,
-    /// Its processes were gone when the server looked: the host restarted, or somebody cleaned up.
+    /// The host was restarted.
+    HostRestart,
+    /// Its processes were gone when the server looked, though the host was not restarted.
     Vanished,
     /// The server ended in the middle of a change.
     ServerRestart,
@@ -70,11 +72,12 @@ impl Cause {
             Ended::GuestExited { code } => {
                 Cause::new(Code::GuestExited, format!("the daemon inside ended with code {code}"), at)
             }
-            Ended::Vanished => Cause::new(
-                Code::Vanished,
-                "its processes were gone when the server looked: the host restarted, or somebody ended them",
-                at,
-            ),
+            Ended::HostRestarted => {
+                Cause::new(Code::HostRestart, "host restart: its processes ended with it, its files are kept", at)
+            }
+            Ended::Vanished => {
+                Cause::new(Code::Vanished, "its processes were gone when the server looked: somebody ended them", at)
+            }
         }
     }
 }

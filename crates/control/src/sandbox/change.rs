@@ -8,6 +8,7 @@ use super::create::{check_env, check_labels, check_name};
 use super::{LimitsChange, NetworkPolicy, Sandbox, State, TimersChange};
 use crate::event::Kind;
 use crate::store::Written;
+use crate::store::sandboxes::Along;
 use crate::{App, Caller, Error, Scope};
 
 /// Another server may write between our read and our write.
@@ -37,8 +38,9 @@ impl App {
             let mut sandbox = self.there(&id).await?;
             sandbox.labels = labels.clone();
             let event = self.sandbox_event(&sandbox, Kind::Updated);
-            if self.store().update_labels(&mut sandbox, &event).await? == Written::Done {
-                self.audit(caller, "sandbox.update", sandbox.id.as_str());
+            let entry = self.audit_entry(caller, "sandbox.update", sandbox.id.as_str());
+            let along = Along { event: Some(&event), audit: Some(&entry), ..Along::default() };
+            if self.store().update_labels(&mut sandbox, along).await? == Written::Done {
                 self.announce(sandbox.state, &sandbox);
                 return Ok(sandbox);
             }
@@ -57,9 +59,10 @@ impl App {
             let mut sandbox = self.there(&id).await?;
             sandbox.name = name.clone();
             let event = self.sandbox_event(&sandbox, Kind::Updated);
-            match self.store().rename_sandbox(&mut sandbox, &event).await? {
+            let entry = self.audit_entry(caller, "sandbox.update", sandbox.id.as_str());
+            let along = Along { event: Some(&event), audit: Some(&entry), ..Along::default() };
+            match self.store().rename_sandbox(&mut sandbox, along).await? {
                 Some(Written::Done) => {
-                    self.audit(caller, "sandbox.update", sandbox.id.as_str());
                     self.announce(sandbox.state, &sandbox);
                     return Ok(sandbox);
                 }
@@ -133,6 +136,7 @@ impl App {
         });
         let sandbox = sandbox.await?;
         if sandbox.state.has_processes() {
+            self.check_here(&sandbox).await?;
             self.provider(&sandbox.provider)?.set_network(&sandbox.id, &engine).await?;
         }
         Ok(sandbox)
@@ -151,6 +155,7 @@ impl App {
             return Err(Error::invalid("limits.disk", "a disk can grow but not shrink"));
         }
         if before.state.has_processes() {
+            self.check_here(&before).await?;
             let provider = self.provider(&before.provider)?;
             if limits.memory > before.limits.memory {
                 self.admit_resized(&before, limits.memory)?;
@@ -162,6 +167,7 @@ impl App {
         }
         let app = self.clone();
         let id = before.id.clone();
+        let entry = self.audit_entry(caller, "sandbox.resize", id.as_str());
         self.detached(async move {
             let _lock = app.locks().lock(&id).await;
             for _ in 0..ATTEMPTS {
@@ -171,7 +177,8 @@ impl App {
                 sandbox.limits = limits;
                 sandbox.metered_from = now;
                 let event = app.sandbox_event(&sandbox, Kind::Updated);
-                let written = app.store().update_sandbox_metered(&mut sandbox, Some(&event), span.as_ref()).await?;
+                let along = Along { event: Some(&event), span: span.as_ref(), audit: Some(&entry) };
+                let written = app.store().update_sandbox_along(&mut sandbox, along).await?;
                 if written == Written::Done {
                     app.announce(sandbox.state, &sandbox);
                     return Ok(sandbox);
@@ -195,8 +202,9 @@ impl App {
             let mut sandbox = self.there(&id).await?;
             change(self, &mut sandbox)?;
             let event = self.sandbox_event(&sandbox, Kind::Updated);
-            if self.store().update_sandbox(&mut sandbox, Some(&event)).await? == Written::Done {
-                self.audit(caller, "sandbox.update", sandbox.id.as_str());
+            let entry = self.audit_entry(caller, "sandbox.update", sandbox.id.as_str());
+            let along = Along { event: Some(&event), audit: Some(&entry), ..Along::default() };
+            if self.store().update_sandbox_along(&mut sandbox, along).await? == Written::Done {
                 self.announce(sandbox.state, &sandbox);
                 return Ok(sandbox);
             }

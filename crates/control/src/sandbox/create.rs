@@ -33,8 +33,7 @@ impl App {
         let caller = caller.clone();
         // The caller may hang up; what was begun is finished all the same.
         self.detached(async move {
-            if let Some(taken) = app.take_from_pool(&sandbox, &new, &template).await? {
-                app.audit(&caller, "sandbox.create", taken.id.as_str());
+            if let Some(taken) = app.take_from_pool(&caller, &sandbox, &new, &template).await? {
                 return Ok(taken);
             }
             app.ledger().reserve(&sandbox.organisation, &quota)?;
@@ -47,10 +46,7 @@ impl App {
                 app.capacity().release(&id);
             }
             match &made {
-                Ok(sandbox) => {
-                    app.audit(&caller, "sandbox.create", sandbox.id.as_str());
-                    app.prepare_interpreter(sandbox, &template);
-                }
+                Ok(sandbox) => app.prepare_interpreter(sandbox, &template),
                 Err(Refusal::BeforeInsert(_)) => {
                     app.ledger().moved(&caller.organisation, State::Creating, State::Destroyed);
                 }
@@ -130,8 +126,15 @@ impl App {
 
     async fn make(&self, caller: &Caller, sandbox: Sandbox, new: NewSandbox) -> Result<Sandbox, Refusal> {
         let _lock = self.locks().lock(&sandbox.id).await;
-        let inserted = self.store().insert_sandbox(&sandbox, new.idempotency_key.as_deref()).await;
-        match inserted.map_err(Refusal::BeforeInsert)? {
+        let mut inserted = self.insert(caller, &sandbox, &new).await?;
+        if let (Inserted::Repeated(earlier), Some(key)) = (&inserted, &new.idempotency_key)
+            && self.never_lived(earlier).await.map_err(Refusal::BeforeInsert)?
+        {
+            let released = self.store().release_idempotency_key(&sandbox.organisation, key, earlier).await;
+            released.map_err(Refusal::BeforeInsert)?;
+            inserted = self.insert(caller, &sandbox, &new).await?;
+        }
+        match inserted {
             Inserted::New => self.launch_new(sandbox).await.map_err(Refusal::AfterInsert),
             // What is there already was counted when it was made.
             Inserted::Repeated(earlier) => {
@@ -146,6 +149,20 @@ impl App {
             }
             Inserted::NameTaken => Err(Refusal::BeforeInsert(name_taken(&new))),
         }
+    }
+
+    async fn insert(&self, caller: &Caller, sandbox: &Sandbox, new: &NewSandbox) -> Result<Inserted, Refusal> {
+        let asked = self.audit_entry(caller, "sandbox.create", sandbox.id.as_str());
+        let key = new.idempotency_key.as_deref();
+        let inserted = self.store().insert_sandbox_asked(sandbox, key, Some(&asked)).await;
+        inserted.map_err(Refusal::BeforeInsert)
+    }
+
+    /// Whether a sandbox ended before its maker was told of it: its launch failed, or the server died at it.
+    async fn never_lived(&self, id: &str) -> Result<bool, Error> {
+        let id = id.parse().map_err(|_| Error::internal("idempotency key leads to no sandbox id"))?;
+        let earlier = self.settled(&id).await?;
+        Ok(matches!(earlier.state, State::Destroying | State::Destroyed) && earlier.started_at.is_none())
     }
 
     /// The first launch. One that fails leaves nothing: nobody was told of it.

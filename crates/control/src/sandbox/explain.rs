@@ -69,10 +69,11 @@ fn remedy(sandbox: &Sandbox) -> Vec<String> {
         Code::Lifetime => Some("extend its lifetime before it ends, or create it with a longer one".into()),
         Code::Idle => Some("raise or switch off its idle timer, or count its running processes as activity".into()),
         Code::StartFailed => Some("the message names the step that failed; `cove doctor` checks the host".into()),
-        Code::Vanished => Some("if the host was not restarted, find out who ended its processes".into()),
+        Code::Vanished => Some("find out who ended its processes: the host was not restarted".into()),
         Code::Requested
         | Code::Woken
         | Code::Retention
+        | Code::HostRestart
         | Code::Killed
         | Code::GuestExited
         | Code::ServerRestart

@@ -11,8 +11,10 @@ use cove_engine::SandboxId;
 use super::cause::{Cause, Code};
 use super::state::{self, Denied, Effect, Event};
 use super::{Sandbox, State};
+use crate::audit::Entry;
 use crate::event::Kind;
 use crate::store::Written;
+use crate::store::sandboxes::Along;
 use crate::{App, Caller, Error, Scope};
 
 /// What processes get between SIGTERM and SIGKILL when their sandbox is stopped.
@@ -53,9 +55,8 @@ impl App {
     async fn ask(&self, caller: &Caller, id_or_name: &str, event: Event, what: &str) -> Result<Sandbox, Error> {
         caller.require(Scope::Write)?;
         let sandbox = self.sandbox(caller, id_or_name).await?;
-        let changed = self.change_state(&sandbox.id, event, Cause::requested(what, self.now())).await?;
-        self.audit(caller, action(event), sandbox.id.as_str());
-        Ok(changed)
+        let asked = self.audit_entry(caller, action(event), sandbox.id.as_str());
+        self.change_state_asked(&sandbox.id, event, Cause::requested(what, self.now()), Some(asked)).await
     }
 
     /// The sandbox once nobody is at work on it.
@@ -66,19 +67,36 @@ impl App {
 
     /// Brings an event to a sandbox and sees it through.
     pub(crate) async fn change_state(&self, id: &SandboxId, event: Event, cause: Cause) -> Result<Sandbox, Error> {
+        self.change_state_asked(id, event, cause, None).await
+    }
+
+    /// As [`App::change_state`]; the first write says who asked.
+    async fn change_state_asked(
+        &self,
+        id: &SandboxId,
+        event: Event,
+        cause: Cause,
+        asked: Option<Entry>,
+    ) -> Result<Sandbox, Error> {
         let app = self.clone();
         let id = id.clone();
         self.detached(async move {
             let _lock = app.locks().lock(&id).await;
-            app.change_locked(&id, event, cause).await
+            app.change_locked(&id, event, cause, asked.as_ref()).await
         })
         .await
     }
 
     /// As [`App::change_state`], for those who hold the lock.
-    pub(crate) async fn change_locked(&self, id: &SandboxId, event: Event, cause: Cause) -> Result<Sandbox, Error> {
+    pub(crate) async fn change_locked(
+        &self,
+        id: &SandboxId,
+        event: Event,
+        cause: Cause,
+        asked: Option<&Entry>,
+    ) -> Result<Sandbox, Error> {
         let turn = self.room_to_start(id, event).await?;
-        let set_out = self.set_out(id, event, &cause).await;
+        let set_out = self.set_out(id, event, &cause, asked).await;
         if set_out.is_err() && turn.is_some() {
             self.capacity().release(id);
         }
@@ -91,11 +109,17 @@ impl App {
     }
 
     /// Writes the first new state. Returns the effect that must follow.
-    async fn set_out(&self, id: &SandboxId, event: Event, cause: &Cause) -> Result<(Sandbox, Option<Effect>), Error> {
+    async fn set_out(
+        &self,
+        id: &SandboxId,
+        event: Event,
+        cause: &Cause,
+        asked: Option<&Entry>,
+    ) -> Result<(Sandbox, Option<Effect>), Error> {
         for _ in 0..ATTEMPTS {
             let found = self.store().sandbox_by_id(id).await?;
             let mut sandbox = found.ok_or_else(|| Error::not_found("sandbox", id.to_string()))?;
-            self.check_here(&sandbox)?;
+            self.check_here(&sandbox).await?;
             // For the ephemeral a stop, asked or not, is the end.
             let event = match event {
                 Event::Stop | Event::Departed if sandbox.timers.ephemeral || sandbox.pool.is_some() => Event::Destroy,
@@ -104,6 +128,9 @@ impl App {
             self.check_capable(&sandbox, event)?;
             let step = state::apply(sandbox.state, event)?;
             if step.state == sandbox.state && step.effect.is_none() {
+                if let Some(entry) = asked {
+                    self.store().add_audit(entry).await?;
+                }
                 return Ok((sandbox, None));
             }
             // Whoever starts it, by name or by waking it.
@@ -113,7 +140,7 @@ impl App {
             } else {
                 None
             };
-            match self.write_state(&mut sandbox, step.state, cause.clone()).await? {
+            match self.write_state(&mut sandbox, step.state, cause.clone(), asked).await? {
                 Written::Done => return Ok((sandbox, step.effect)),
                 Written::Overtaken => continue,
             }
@@ -174,7 +201,7 @@ impl App {
                 // Overtaken by another server's change: its word stands.
                 Err(Denied { .. }) => return Ok((sandbox, None)),
             };
-            match self.write_state(&mut sandbox, step.state, cause.clone()).await? {
+            match self.write_state(&mut sandbox, step.state, cause.clone(), None).await? {
                 Written::Done => {
                     return match failure {
                         Some(error) => Err(error),
@@ -191,7 +218,13 @@ impl App {
     }
 
     /// The one place where a state is written: times, account and event go with it.
-    pub(crate) async fn write_state(&self, sandbox: &mut Sandbox, to: State, cause: Cause) -> Result<Written, Error> {
+    pub(crate) async fn write_state(
+        &self,
+        sandbox: &mut Sandbox,
+        to: State,
+        cause: Cause,
+        asked: Option<&Entry>,
+    ) -> Result<Written, Error> {
         let now = self.now();
         let from = sandbox.state;
         let metered = self.meter(sandbox, to, now);
@@ -208,7 +241,8 @@ impl App {
         }
         next.metered_from = metered.metered_from;
         let event = kind_of(from, to).map(|kind| self.sandbox_event(&next, kind));
-        let written = self.store().update_sandbox_metered(&mut next, event.as_ref(), metered.span.as_ref()).await?;
+        let along = Along { event: event.as_ref(), span: metered.span.as_ref(), audit: asked };
+        let written = self.store().update_sandbox_along(&mut next, along).await?;
         if written == Written::Done {
             *sandbox = next;
             self.ledger().moved(&sandbox.organisation, from, to);
@@ -226,20 +260,13 @@ impl App {
             Err(error) => Err(error),
         };
         let to = if cleaned.is_ok() { State::Destroyed } else { State::Destroying };
-        if let Err(error) = self.write_state(&mut sandbox, to, cause).await {
+        if let Err(error) = self.write_state(&mut sandbox, to, cause, None).await {
             tracing::error!(sandbox = %id, %error, detail = error.detail(), "note of a failed creation");
         }
         if let Err(error) = cleaned {
             tracing::warn!(sandbox = %id, %error, detail = error.detail(), "cleanup of a failed creation, will be tried again");
             let _ = self.retry_destroy(&id).await;
         }
-    }
-
-    fn check_here(&self, sandbox: &Sandbox) -> Result<(), Error> {
-        if sandbox.server == self.server() || !self.is_bound_to_host(&sandbox.provider) {
-            return Ok(());
-        }
-        Err(Error::Elsewhere { id: sandbox.id.to_string(), server: sandbox.server.clone() })
     }
 
     fn check_capable(&self, sandbox: &Sandbox, event: Event) -> Result<(), Error> {

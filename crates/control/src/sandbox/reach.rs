@@ -34,6 +34,7 @@ impl App {
 
     /// As [`App::reach_any`], of one that was just read.
     pub async fn reach_into(&self, sandbox: Sandbox) -> Result<(Sandbox, Guest), Error> {
+        self.check_here(&sandbox).await?;
         let sandbox = match sandbox.state {
             State::Running => sandbox,
             _ if sandbox.state.is_in_transition() && sandbox.state != State::Destroying => {

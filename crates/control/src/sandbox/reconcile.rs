@@ -3,13 +3,14 @@
 //! ```text
 //!   store says     provider sees     then
 //!   running        running           nothing
-//!   running        stopped           stopped, cause: vanished
+//!   running        stopped           stopped, cause: host restart, or vanished
 //!   stopping       running           stop again
 //!   creating       nothing           gone: nobody was told of it
 //!   (nothing)      anything          destroyed: nobody owns it
 //! ```
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use cove_engine::SandboxId;
 use futures::StreamExt as _;
@@ -17,11 +18,14 @@ use futures::StreamExt as _;
 use super::cause::{Cause, Code};
 use super::state::{self, Event};
 use super::{Sandbox, State};
-use crate::provider::Seen;
+use crate::provider::{Ended, Seen, Sighting};
 use crate::{App, Error};
 
 /// Changes made at one time; finding a thousand sandboxes alive makes none.
 const AT_ONCE: usize = 16;
+
+/// How long the server waits for repairs before it serves.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a reconcile came to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -35,35 +39,44 @@ impl App {
     pub async fn reconcile(&self) -> Result<Reconciled, Error> {
         // First the store, then the providers: what is made in between is seen but not missed.
         let known = self.store().sandboxes_of_server(self.server()).await?;
-        let mut seen: HashMap<String, HashMap<SandboxId, Seen>> = HashMap::new();
+        let mut seen: HashMap<String, HashMap<SandboxId, Sighting>> = HashMap::new();
         for provider in self.providers() {
             let sightings = provider.sightings().await?;
-            seen.insert(
-                provider.name().to_owned(),
-                sightings.into_iter().map(|sighting| (sighting.id, sighting.state)).collect(),
-            );
+            let sightings = sightings.into_iter().map(|sighting| (sighting.id.clone(), sighting)).collect();
+            seen.insert(provider.name().to_owned(), sightings);
         }
         let mut done = Reconciled { sandboxes: known.len(), ..Reconciled::default() };
         let mut work = Vec::new();
         for sandbox in known {
             // A provider that is not configured now: nothing is known, nothing is changed.
             let Some(sightings) = seen.get_mut(&sandbox.provider) else { continue };
-            let event = match sightings.remove(&sandbox.id) {
-                Some(state) => Event::Seen(state),
-                None => Event::Missing,
-            };
+            let sighting = sightings.remove(&sandbox.id);
+            let event = sighting.as_ref().map_or(Event::Missing, |sighting| Event::Seen(sighting.state));
             if is_settled(&sandbox, event) {
                 continue;
             }
-            work.push((sandbox, event));
+            work.push((sandbox, event, sighting.and_then(|sighting| sighting.ended)));
         }
         done.changed = work.len();
-        futures::stream::iter(work)
-            .for_each_concurrent(AT_ONCE, |(sandbox, event)| async move { self.repair(sandbox, event).await })
-            .await;
+        let app = self.clone();
+        let repairs = self.tasks().spawn(async move {
+            let each = |(sandbox, event, ended)| app.repair(sandbox, event, ended);
+            futures::stream::iter(work).for_each_concurrent(AT_ONCE, each).await;
+        });
+        // Most are a write and nothing more. An archive that has to be made again takes its time: it goes on behind
+        // the locks while the server serves.
+        if tokio::time::timeout(PATIENCE, repairs).await.is_err() {
+            tracing::info!("some repairs go on in the background");
+        }
         for (provider, sightings) in seen {
             for id in sightings.into_keys() {
-                done.orphans += usize::from(self.remove_orphan(&provider, &id).await?);
+                // One that cannot be removed now keeps nobody from being served; the next look finds it again.
+                match self.remove_orphan(&provider, &id).await {
+                    Ok(removed) => done.orphans += usize::from(removed),
+                    Err(error) => {
+                        tracing::warn!(sandbox = %id, provider, %error, detail = error.detail(), "remove what nobody owns")
+                    }
+                }
             }
         }
         done.orphans += self.sweep_rests().await?;
@@ -82,19 +95,19 @@ impl App {
         Ok(swept)
     }
 
-    async fn repair(&self, sandbox: Sandbox, event: Event) {
-        let cause = self.found_cause(&sandbox, event);
+    async fn repair(&self, sandbox: Sandbox, event: Event, ended: Option<Ended>) {
+        let cause = self.found_cause(&sandbox, event, ended);
         let _lock = self.locks().lock(&sandbox.id).await;
-        if let Err(error) = self.change_locked(&sandbox.id, event, cause).await {
+        if let Err(error) = self.change_locked(&sandbox.id, event, cause, None).await {
             tracing::warn!(sandbox = %sandbox.id, state = %sandbox.state, ?event, %error, detail = error.detail(), "reconcile");
         }
     }
 
-    fn found_cause(&self, sandbox: &Sandbox, event: Event) -> Cause {
+    fn found_cause(&self, sandbox: &Sandbox, event: Event, ended: Option<Ended>) -> Cause {
         let now = self.now();
         match (sandbox.state, event) {
             (State::Running | State::Paused | State::Pausing | State::Resuming, Event::Seen(Seen::Stopped)) => {
-                Cause::ended(&cove_engine::state::Ended::Vanished, now)
+                Cause::ended(&ended.unwrap_or(Ended::Vanished), now)
             }
             (_, Event::Missing) => Cause::new(Code::Vanished, "its files were gone when the server looked", now),
             _ => Cause::new(

@@ -238,8 +238,9 @@ pub fn apply(state: State, event: Event) -> Result<Step, Denied> {
         (Destroyed, Event::Seen(_)) => doing(Destroying, Effect::Destroy),
         // Destroy is never refused, and nothing else gets in its way.
         (_, Event::Destroy) => doing(Destroying, Effect::Destroy),
-        (Destroying, Event::Destroyed | Event::Missing) => to(Destroyed),
-        (Destroying, Event::Seen(_)) => doing(Destroying, Effect::Destroy),
+        (Destroying, Event::Destroyed) => to(Destroyed),
+        // What the provider has forgotten may still have an archive.
+        (Destroying, Event::Seen(_) | Event::Missing) => doing(Destroying, Effect::Destroy),
         (Destroying, Event::Departed | Event::Undone) => to(Destroying),
 
         (Stopped | Failed, Event::Start) => doing(Starting, Effect::Launch),

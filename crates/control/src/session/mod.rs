@@ -62,7 +62,7 @@ impl App {
             owns_sandbox,
         };
         self.store().insert_session(&session).await?;
-        self.audit(caller, "session.create", &session.id);
+        self.audit(caller, "session.create", &session.id).await?;
         Ok(session)
     }
 
@@ -98,7 +98,7 @@ impl App {
             }
         }
         self.store().close_session(&session.id, self.now().as_millisecond()).await?;
-        self.audit(caller, "session.delete", id);
+        self.audit(caller, "session.delete", id).await?;
         Ok(())
     }
 

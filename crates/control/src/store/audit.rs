@@ -7,23 +7,27 @@ use crate::Error;
 use crate::audit::Entry;
 use crate::clock::from_millisecond;
 
+pub(super) async fn insert<'e>(
+    executor: impl sqlx::Executor<'e, Database = sqlx::Any>,
+    entry: &Entry,
+) -> Result<(), Error> {
+    const SQL: &str =
+        "INSERT INTO audit_entries (organisation, api_key, action, subject, at) VALUES ($1, $2, $3, $4, $5)";
+    sqlx::query(SQL)
+        .bind(&entry.organisation)
+        .bind(&entry.key)
+        .bind(&entry.action)
+        .bind(&entry.subject)
+        .bind(entry.at.as_millisecond())
+        .execute(executor)
+        .await?;
+    Ok(())
+}
+
 impl Store {
-    pub async fn add_audit(&self, entries: &[Entry]) -> Result<(), Error> {
-        let mut transaction = self.writes.begin().await?;
-        for entry in entries {
-            const SQL: &str =
-                "INSERT INTO audit_entries (organisation, api_key, action, subject, at) VALUES ($1, $2, $3, $4, $5)";
-            sqlx::query(SQL)
-                .bind(&entry.organisation)
-                .bind(&entry.key)
-                .bind(&entry.action)
-                .bind(&entry.subject)
-                .bind(entry.at.as_millisecond())
-                .execute(&mut *transaction)
-                .await?;
-        }
-        transaction.commit().await?;
-        Ok(())
+    /// By itself; a change of a sandbox takes its entry along in its own transaction.
+    pub async fn add_audit(&self, entry: &Entry) -> Result<(), Error> {
+        insert(&self.writes, entry).await
     }
 
     /// Newest first, older than `before` where given.

@@ -66,10 +66,10 @@ impl Store {
         let mut claimed = Vec::new();
         for row in &candidates {
             let mut job = read(row)?;
-            const CLAIM: &str = "UPDATE jobs SET state = 'running', lease_until = $1, attempts = attempts + 1 \
-                 WHERE id = $2 AND attempts = $3 AND state <> 'done' AND state <> 'failed'";
-            let done =
-                sqlx::query(CLAIM).bind(now + lease).bind(&job.id).bind(job.attempts).execute(&self.writes).await?;
+            const CLAIM: &str = "UPDATE jobs SET state = 'running', lease_until = $1, worker = $2, \
+                 attempts = attempts + 1 WHERE id = $3 AND attempts = $4 AND state <> 'done' AND state <> 'failed'";
+            let claim = sqlx::query(CLAIM).bind(now + lease).bind(server).bind(&job.id).bind(job.attempts);
+            let done = claim.execute(&self.writes).await?;
             if done.rows_affected() == 1 {
                 job.attempts += 1;
                 job.state = JobState::Running;
@@ -77,6 +77,21 @@ impl Store {
             }
         }
         Ok(claimed)
+    }
+
+    /// What a server is at stays its own.
+    pub async fn renew_leases(&self, server: &str, until: i64) -> Result<(), Error> {
+        const SQL: &str = "UPDATE jobs SET lease_until = $1 WHERE state = 'running' AND worker = $2";
+        sqlx::query(SQL).bind(until).bind(server).execute(&self.writes).await?;
+        Ok(())
+    }
+
+    /// What a server was at when it died, to be done again at once. Says how many.
+    pub async fn release_jobs(&self, server: &str, now: i64, error: &str) -> Result<u64, Error> {
+        const SQL: &str = "UPDATE jobs SET state = 'queued', run_at = $1, lease_until = NULL, worker = NULL, \
+             error = $2 WHERE state = 'running' AND worker = $3";
+        let done = sqlx::query(SQL).bind(now).bind(error).bind(server).execute(&self.writes).await?;
+        Ok(done.rows_affected())
     }
 
     /// Done: the key is free for the next.

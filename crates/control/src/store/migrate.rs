@@ -8,6 +8,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (2, "audit_webhooks_pools", include_str!("../../migrations/0002_audit_webhooks_pools.sql")),
     (3, "sessions", include_str!("../../migrations/0003_sessions.sql")),
     (5, "samples", include_str!("../../migrations/0005_samples.sql")),
+    (6, "job_workers", include_str!("../../migrations/0006_job_workers.sql")),
 ];
 
 impl Store {

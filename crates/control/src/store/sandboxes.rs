@@ -6,6 +6,7 @@ use sqlx::{Any, Row, Transaction};
 
 use super::{Store, Written, from_body, is_unique_violation, to_body};
 use crate::Error;
+use crate::audit::Entry;
 use crate::clock::from_millisecond;
 use crate::event::NewEvent;
 use crate::sandbox::timers;
@@ -29,6 +30,35 @@ pub enum Taken {
     NameTaken,
     /// The idempotency key was used before.
     KeyUsed,
+}
+
+/// What is written with a sandbox, in the same transaction.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Along<'a> {
+    pub event: Option<&'a NewEvent>,
+    /// A finished span of use.
+    pub span: Option<&'a Span>,
+    /// Who asked for it.
+    pub audit: Option<&'a Entry>,
+}
+
+impl Along<'_> {
+    fn is_nothing(&self) -> bool {
+        self.event.is_none() && self.span.is_none() && self.audit.is_none()
+    }
+
+    async fn insert(&self, transaction: &mut Transaction<'static, Any>) -> Result<(), Error> {
+        if let Some(event) = self.event {
+            super::events::insert(transaction, event).await?;
+        }
+        if let Some(span) = self.span {
+            super::usage::insert(transaction, span).await?;
+        }
+        if let Some(entry) = self.audit {
+            super::audit::insert(&mut **transaction, entry).await?;
+        }
+        Ok(())
+    }
 }
 
 const COLUMNS: &str = "organisation, generation, last_activity_at, body";
@@ -82,7 +112,17 @@ impl Store {
 
     /// The row, its labels and its idempotency key, or none of them.
     pub async fn insert_sandbox(&self, sandbox: &Sandbox, idempotency_key: Option<&str>) -> Result<Inserted, Error> {
-        if idempotency_key.is_none() && sandbox.labels.is_empty() {
+        self.insert_sandbox_asked(sandbox, idempotency_key, None).await
+    }
+
+    /// As [`Store::insert_sandbox`], with the note of who asked for it.
+    pub async fn insert_sandbox_asked(
+        &self,
+        sandbox: &Sandbox,
+        idempotency_key: Option<&str>,
+        asked: Option<&Entry>,
+    ) -> Result<Inserted, Error> {
+        if idempotency_key.is_none() && sandbox.labels.is_empty() && asked.is_none() {
             // One statement is a transaction by itself.
             return match insert_row(&self.writes, sandbox).await {
                 Ok(()) => Ok(Inserted::New),
@@ -109,25 +149,31 @@ impl Store {
             return error.into_answer();
         }
         insert_labels(&mut transaction, sandbox).await?;
+        if let Some(entry) = asked {
+            super::audit::insert(&mut *transaction, entry).await?;
+        }
         transaction.commit().await?;
         Ok(Inserted::New)
     }
 
-    /// Writes the sandbox where its generation is still the one that was read, and raises it.
-    pub async fn update_sandbox(&self, sandbox: &mut Sandbox, event: Option<&NewEvent>) -> Result<Written, Error> {
-        self.update_sandbox_metered(sandbox, event, None).await
+    /// Takes a key from a sandbox of which nobody was told, so that the same request makes another.
+    pub async fn release_idempotency_key(&self, organisation: &str, key: &str, subject: &str) -> Result<(), Error> {
+        const SQL: &str =
+            "DELETE FROM idempotency_keys WHERE organisation = $1 AND idempotency_key = $2 AND subject = $3";
+        sqlx::query(SQL).bind(organisation).bind(key).bind(subject).execute(&self.writes).await?;
+        Ok(())
     }
 
-    /// As [`Store::update_sandbox`], with a finished span of use in the same transaction.
-    pub async fn update_sandbox_metered(
-        &self,
-        sandbox: &mut Sandbox,
-        event: Option<&NewEvent>,
-        span: Option<&Span>,
-    ) -> Result<Written, Error> {
+    /// Writes the sandbox where its generation is still the one that was read, and raises it.
+    pub async fn update_sandbox(&self, sandbox: &mut Sandbox, event: Option<&NewEvent>) -> Result<Written, Error> {
+        self.update_sandbox_along(sandbox, Along { event, ..Along::default() }).await
+    }
+
+    /// As [`Store::update_sandbox`], with all that belongs to the change.
+    pub async fn update_sandbox_along(&self, sandbox: &mut Sandbox, along: Along<'_>) -> Result<Written, Error> {
         let before = sandbox.generation;
         sandbox.generation = before + 1;
-        if event.is_none() && span.is_none() {
+        if along.is_nothing() {
             let written = update_row(&self.writes, sandbox, before).await;
             if !matches!(written, Ok(Written::Done)) {
                 sandbox.generation = before;
@@ -138,12 +184,7 @@ impl Store {
         let written = update_row(&mut *transaction, sandbox, before).await;
         match written {
             Ok(Written::Done) => {
-                if let Some(event) = event {
-                    super::events::insert(&mut transaction, event).await?;
-                }
-                if let Some(span) = span {
-                    super::usage::insert(&mut transaction, span).await?;
-                }
+                along.insert(&mut transaction).await?;
                 transaction.commit().await?;
             }
             _ => {
@@ -159,7 +200,7 @@ impl Store {
         &self,
         sandbox: &mut Sandbox,
         idempotency_key: Option<&str>,
-        event: &NewEvent,
+        along: Along<'_>,
     ) -> Result<Taken, Error> {
         let before = sandbox.generation;
         let mut transaction = self.writes.begin().await?;
@@ -186,7 +227,7 @@ impl Store {
         match done {
             Ok(done) if done.rows_affected() == 1 => {
                 insert_labels(&mut transaction, sandbox).await?;
-                super::events::insert(&mut transaction, event).await?;
+                along.insert(&mut transaction).await?;
                 transaction.commit().await?;
                 Ok(Taken::Done)
             }
@@ -212,7 +253,7 @@ impl Store {
     }
 
     /// Replaces the labels as well.
-    pub async fn update_labels(&self, sandbox: &mut Sandbox, event: &NewEvent) -> Result<Written, Error> {
+    pub async fn update_labels(&self, sandbox: &mut Sandbox, along: Along<'_>) -> Result<Written, Error> {
         let before = sandbox.generation;
         sandbox.generation = before + 1;
         let mut transaction = self.writes.begin().await?;
@@ -226,13 +267,13 @@ impl Store {
             .execute(&mut *transaction)
             .await?;
         insert_labels(&mut transaction, sandbox).await?;
-        super::events::insert(&mut transaction, event).await?;
+        along.insert(&mut transaction).await?;
         transaction.commit().await?;
         Ok(Written::Done)
     }
 
     /// Whether a name became free to take: `Ok(false)` where another bears it.
-    pub async fn rename_sandbox(&self, sandbox: &mut Sandbox, event: &NewEvent) -> Result<Option<Written>, Error> {
+    pub async fn rename_sandbox(&self, sandbox: &mut Sandbox, along: Along<'_>) -> Result<Option<Written>, Error> {
         let before = sandbox.generation;
         sandbox.generation = before + 1;
         let mut transaction = self.writes.begin().await?;
@@ -247,7 +288,7 @@ impl Store {
                 .await;
         match result {
             Ok(done) if done.rows_affected() == 1 => {
-                super::events::insert(&mut transaction, event).await?;
+                along.insert(&mut transaction).await?;
                 transaction.commit().await?;
                 Ok(Some(Written::Done))
             }

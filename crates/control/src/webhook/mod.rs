@@ -16,6 +16,10 @@ use crate::{App, Caller, Error, Scope, neighbourhood, random};
 
 /// How long a receiver may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Events looked at at one time.
+const PAGE: u32 = 500;
+/// A transaction is written within this time.
+const SETTLING_MS: i64 = 10_000;
 const CURSOR: &str = "webhooks";
 /// Every event is a delivery to each: one organisation must not fill the queue of all.
 const MOST: usize = 32;
@@ -89,7 +93,7 @@ impl App {
             self.store().set_cursor(CURSOR, self.store().last_event().await?).await?;
         }
         self.store().insert_webhook(&webhook).await?;
-        self.audit(caller, "webhook.create", &webhook.id);
+        self.audit(caller, "webhook.create", &webhook.id).await?;
         Ok(webhook)
     }
 
@@ -100,7 +104,7 @@ impl App {
 
     pub async fn delete_webhook(&self, caller: &Caller, id: &str) -> Result<(), Error> {
         caller.require(Scope::Admin)?;
-        self.audit(caller, "webhook.delete", id);
+        self.audit(caller, "webhook.delete", id).await?;
         let deleted = self.store().delete_webhook(&caller.organisation, id).await?;
         if deleted { Ok(()) } else { Err(Error::not_found("webhook", id)) }
     }
@@ -108,8 +112,8 @@ impl App {
     /// Queues what happened since the last time; the queue's keys keep two servers from sending twice.
     pub(crate) async fn queue_webhooks(&self) -> Result<(), Error> {
         let Some(after) = self.store().cursor(CURSOR).await? else { return Ok(()) };
-        let events = self.store().events(&EventFilter::default(), after, 500).await?;
-        let Some(last) = events.last().map(|event| event.seq) else { return Ok(()) };
+        let events = self.store().events(&EventFilter::default(), after, PAGE).await?;
+        let Some(last) = self.left_behind(&events, after) else { return Ok(()) };
         let webhooks = self.store().webhooks(None).await?;
         for event in &events {
             for webhook in webhooks.iter().filter(|webhook| webhook.wants(event)) {
@@ -126,7 +130,20 @@ impl App {
                 self.store().add_job(&id, &job, self.now().as_millisecond()).await?;
             }
         }
-        self.store().set_cursor(CURSOR, last).await
+        if last > after { self.store().set_cursor(CURSOR, last).await } else { Ok(()) }
+    }
+
+    /// How far the events can be left behind. Servers that share a database write at once, and a number may appear
+    /// after a higher one: the newest are looked at again for a while, and a delivery's own name keeps it from being
+    /// queued twice.
+    fn left_behind(&self, events: &[Event], after: i64) -> Option<i64> {
+        let last = events.last()?.seq;
+        if !self.shares_its_store() || events.len() >= PAGE as usize {
+            return Some(last);
+        }
+        let old = crate::clock::from_millisecond(self.now().as_millisecond() - SETTLING_MS);
+        let settled = events.iter().rev().find(|event| event.at < old).map(|event| event.seq);
+        Some(settled.unwrap_or(after))
     }
 
     pub(crate) async fn deliver_webhook(&self, job: &crate::job::Job) -> Result<(), Error> {

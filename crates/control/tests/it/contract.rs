@@ -7,11 +7,10 @@ use cove_control::event::{EventFilter, Kind, NewEvent};
 use cove_control::job::NewJob;
 use cove_control::sandbox::cause::{Cause, Code};
 use cove_control::sandbox::{Filter, NetworkPolicy, Order, Page, Sandbox, State, Timers};
-use cove_control::store::sandboxes::{Inserted, Taken};
+use cove_control::store::sandboxes::{Along, Inserted, Taken};
 use cove_control::store::usage::{Rate, Span};
 use cove_control::store::{Store, Written};
-
-use crate::postgres::Postgres;
+use cove_testkit::postgres::Postgres;
 
 fn sandbox(name: Option<&str>, created: i64) -> Sandbox {
     let at = from_millisecond(created);
@@ -123,8 +122,10 @@ async fn a_pool_member_is_taken_once(store: &Store) {
     assert!(store.sandbox("o", member.id.as_str()).await.unwrap().is_none());
     let mut mine = Sandbox { pool: None, ..member.clone() };
     let mut theirs = mine.clone();
-    assert_eq!(store.take_pooled(&mut mine, None, &event(&member)).await.unwrap(), Taken::Done);
-    assert_eq!(store.take_pooled(&mut theirs, None, &event(&member)).await.unwrap(), Taken::Overtaken);
+    let told = event(&member);
+    let along = Along { event: Some(&told), ..Along::default() };
+    assert_eq!(store.take_pooled(&mut mine, None, along).await.unwrap(), Taken::Done);
+    assert_eq!(store.take_pooled(&mut theirs, None, Along::default()).await.unwrap(), Taken::Overtaken);
     assert!(store.sandbox("o", member.id.as_str()).await.unwrap().is_some());
 }
 
@@ -151,7 +152,16 @@ async fn a_job_is_done_by_one_worker_and_found_again_when_it_dies(store: &Store)
     assert_eq!(store.job("j1").await.unwrap().unwrap().state.as_str(), "running");
     store.finish_job("j1", 2, 160).await.unwrap();
     assert_eq!(store.job("j1").await.unwrap().unwrap().state.as_str(), "done");
+    // A worker that lives keeps what it is at; one that comes back takes it up at once.
     assert!(store.add_job("j3", &job, 1).await.unwrap());
+    assert_eq!(store.claim_jobs("s1", 200, 50, 10).await.unwrap().len(), 1);
+    store.renew_leases("s1", 400).await.unwrap();
+    assert!(store.claim_jobs("s2", 300, 50, 10).await.unwrap().is_empty());
+    assert_eq!(store.release_jobs("s2", 300, "not its own").await.unwrap(), 0);
+    assert_eq!(store.release_jobs("s1", 300, "it died").await.unwrap(), 1);
+    let taken_up = store.claim_jobs("s1", 300, 50, 10).await.unwrap();
+    assert_eq!((taken_up[0].attempts, taken_up[0].error.as_deref()), (2, Some("it died")));
+    store.finish_job("j3", 2, 310).await.unwrap();
 }
 
 async fn events_come_in_order_and_from_any_number_on(store: &Store) {
@@ -178,7 +188,10 @@ async fn use_is_kept_in_spans(store: &Store) {
         to: from_millisecond(3000),
         rate: Rate { cpus: 0.5, memory: 1 << 30, disk: 0 },
     };
-    assert_eq!(store.update_sandbox_metered(&mut made, None, Some(&span)).await.unwrap(), Written::Done);
+    assert_eq!(
+        store.update_sandbox_along(&mut made, Along { span: Some(&span), ..Along::default() }).await.unwrap(),
+        Written::Done
+    );
     let spans = store.usage_spans("billed", None, from_millisecond(2000), from_millisecond(9000)).await.unwrap();
     assert_eq!(spans, [span]);
     assert!(

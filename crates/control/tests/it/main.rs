@@ -8,5 +8,4 @@ mod harness;
 mod lifecycle;
 mod live;
 mod metrics;
-mod postgres;
 mod strangers;

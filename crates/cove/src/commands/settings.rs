@@ -29,6 +29,9 @@ pub struct Flags {
     /// How clients reach this server, where that is not the address it listens on [env: COVE_PUBLIC_URL]
     #[arg(long, value_name = "URL")]
     public_url: Option<String>,
+    /// How other servers of the same database reach this one; the address it listens on otherwise [env: COVE_PEER_URL]
+    #[arg(long, value_name = "URL")]
+    peer_url: Option<String>,
     /// Previews are at PORT-ID.DOMAIN [env: COVE_DOMAIN] [default: localhost]
     #[arg(long, value_name = "DOMAIN")]
     domain: Option<String>,
@@ -57,6 +60,7 @@ impl Flags {
             ("database_url", "--database-url", self.database_url.clone()),
             ("provider", "--provider", self.provider.clone()),
             ("public_url", "--public-url", self.public_url.clone()),
+            ("peer_url", "--peer-url", self.peer_url.clone()),
             ("domain", "--domain", self.domain.clone()),
             ("tls.listen", "--tls", self.tls.clone()),
             ("tls.certificate", "--tls-certificate", path(&self.tls_certificate)),

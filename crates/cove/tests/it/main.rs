@@ -1,11 +1,17 @@
 //! Stories about the real program: what a person types and what they see.
 
+mod archive;
 mod bad_input;
 mod bench;
 mod config;
+mod crash;
 mod doctor;
+mod jobs;
 mod loadtest;
+mod object_store;
 mod ordinary;
+mod reboot;
+mod restart;
 mod run;
 mod run_signals;
 mod run_terminal;
@@ -13,4 +19,5 @@ mod security;
 mod telemetry;
 mod terminal_verbs;
 mod tls;
+mod two_servers;
 mod verbs;

@@ -68,6 +68,7 @@ impl From<Error> for Problem {
                 let Error::Guest(error) = error else { unreachable!("matched above") };
                 return error.into();
             }
+            Error::Archive { .. } => (StatusCode::BAD_GATEWAY, "BAD_GATEWAY"),
             Error::Internal { detail } => {
                 tracing::error!(detail, "request failed");
                 (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_SERVER_ERROR")

@@ -64,6 +64,7 @@ impl From<Error> for ApiError {
             Error::Elsewhere { .. } => StatusCode::MISDIRECTED_REQUEST,
             Error::Guest(GuestError::Failed(_)) => StatusCode::CONFLICT,
             Error::Guest(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Error::Archive { .. } => StatusCode::BAD_GATEWAY,
             Error::Internal { .. } => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let mut response = plain(status, &error.to_string());

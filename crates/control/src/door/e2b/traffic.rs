@@ -162,6 +162,8 @@ impl Door {
                 plain(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string())
             }
             Error::Elsewhere { .. } => plain(StatusCode::MISDIRECTED_REQUEST, &error.to_string()),
+            // Its server is down.
+            Error::Exhausted { .. } => plain(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
             _ => {
                 let advice = "It was ended, it sleeps, or it never was.";
                 for_reader(headers, sandbox_not_found(id), "No such sandbox", advice)

@@ -46,7 +46,7 @@ async fn admit(app: &App, headers: &HeaderMap, query: Option<&str>) -> Result<(C
     Ok((caller, allowance))
 }
 
-fn secret(headers: &HeaderMap) -> Option<String> {
+pub fn secret(headers: &HeaderMap) -> Option<String> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let bearer = text(AUTHORIZATION.as_str())
         .and_then(|value| value.split_once(' '))

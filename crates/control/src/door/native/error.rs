@@ -52,6 +52,7 @@ fn status(error: &Error) -> StatusCode {
         },
         Error::Guest(GuestError::Timeout(_)) => StatusCode::GATEWAY_TIMEOUT,
         Error::Guest(GuestError::Unreachable(_) | GuestError::Protocol(_)) => StatusCode::BAD_GATEWAY,
+        Error::Archive { .. } => StatusCode::BAD_GATEWAY,
         Error::Internal { .. } => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }

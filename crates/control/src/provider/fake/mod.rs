@@ -198,7 +198,7 @@ impl Provider for Fake {
     async fn sightings(&self) -> Result<Vec<Sighting>, ProviderError> {
         self.trouble("sightings")?;
         let sandboxes = self.sandboxes.lock().expect("no panic while held");
-        Ok(sandboxes.iter().map(|(id, entry)| Sighting { id: id.clone(), state: entry.state }).collect())
+        Ok(sandboxes.iter().map(|(id, entry)| Sighting { id: id.clone(), state: entry.state, ended: None }).collect())
     }
 
     async fn departure(&self) -> Departure {

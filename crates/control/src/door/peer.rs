@@ -1,0 +1,245 @@
+//! Requests that another server of the same store must answer are sent on to it, with the caller's own credentials:
+//! HTTP, streams and WebSockets of every door.
+//!
+//! ```text
+//!   client ──▶ this server ── whose sandbox is it? ── ours, nobody's, its server is down ──▶ the doors
+//!                                   └── another's ──▶ that server ── answers as if it had been asked itself
+//! ```
+//!
+//! A request that was sent on is never sent on again: the header says so, and the second server answers with an error.
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use cove_engine::SandboxId;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+
+use super::e2b::destination::{self, Destination, Names};
+use super::native::auth;
+use super::native::error::ApiError;
+use crate::peer::Peer;
+use crate::sandbox::Sandbox;
+use crate::{App, Error};
+
+/// By whom it was sent on.
+const SENT_ON_BY: &str = "cove-sent-on-by";
+/// The largest body that is read to learn which session it names.
+const BODY_MAX: usize = 64 << 20;
+
+#[derive(Clone)]
+pub struct Director {
+    app: App,
+    client: Client<HttpConnector, Body>,
+}
+
+impl Director {
+    pub fn new(app: App) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_connect_timeout(Some(std::time::Duration::from_secs(5)));
+        connector.set_nodelay(true);
+        Director { app, client: Client::builder(TokioExecutor::new()).build(connector) }
+    }
+}
+
+/// What a request is about, by its host name, headers and path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Subject {
+    Sandbox(SandboxId),
+    /// By a name, which is its organisation's own.
+    Named(String),
+    Session(String),
+    /// A session that the body names.
+    InBody,
+    Nothing,
+}
+
+/// To be laid around all doors.
+pub async fn direct(State(director): State<Director>, request: Request, next: Next) -> Response {
+    let app = &director.app;
+    if !app.shares_its_store() || request.headers().contains_key(SENT_ON_BY) {
+        return next.run(request).await;
+    }
+    let subject = subject(request.method(), request.uri(), request.headers(), names(app));
+    let (subject, request) = match subject {
+        Subject::Nothing => return next.run(request).await,
+        Subject::InBody => match read_session(request).await {
+            Ok(read) => read,
+            Err(response) => return response,
+        },
+        subject => (subject, request),
+    };
+    let sandbox = match find(app, &subject, request.headers()).await {
+        Ok(Some(sandbox)) => sandbox,
+        // The doors know how to say no, each in its own words.
+        Ok(None) | Err(_) => return next.run(request).await,
+    };
+    match app.owner_elsewhere(&sandbox).await {
+        Ok(Some(Peer { id, url: Some(url), .. })) => {
+            let sent = send_on(&director, &url, request).await;
+            sent.unwrap_or_else(|reason| {
+                let message = format!("sandbox {} is on server {id} at {url}, which {reason}", sandbox.id);
+                ApiError(Error::exhausted(message)).into_response()
+            })
+        }
+        Ok(_) | Err(_) => next.run(request).await,
+    }
+}
+
+fn names(app: &App) -> Names<'_> {
+    Names { domain: &app.config().domain, public_url: app.config().public_url.as_deref() }
+}
+
+fn subject(method: &Method, uri: &Uri, headers: &HeaderMap, names: Names<'_>) -> Subject {
+    if let Destination::Sandbox { id, .. } = destination::of(method, uri, headers, names) {
+        return id.parse().map_or(Subject::Nothing, Subject::Sandbox);
+    }
+    let words: Vec<&str> = uri.path().split('/').filter(|word| !word.is_empty()).collect();
+    let by_name = |word: &str| match word.parse() {
+        Ok(id) => Subject::Sandbox(id),
+        Err(_) => Subject::Named(percent_encoding::percent_decode_str(word).decode_utf8_lossy().into_owned()),
+    };
+    match words.as_slice() {
+        ["api", "sandboxes", word, ..] => by_name(word),
+        ["daytona", "api", "sandbox", word, ..] => by_name(word),
+        ["daytona", "toolbox", word, ..] | ["daytona", "api", "toolbox", word, ..] => by_name(word),
+        ["api", "sessions", id, ..] | ["api", "files", id] | ["api", "e2b", "files", id] => {
+            Subject::Session((*id).to_owned())
+        }
+        ["api", "execute" | "files"] | ["api", "e2b", "execute" | "files"] if method == Method::POST => Subject::InBody,
+        // Ids are unlike any other word of a path.
+        words => words.iter().find_map(|word| word.parse().ok()).map_or(Subject::Nothing, Subject::Sandbox),
+    }
+}
+
+async fn find(app: &App, subject: &Subject, headers: &HeaderMap) -> Result<Option<Sandbox>, Error> {
+    let caller = async || match auth::secret(headers) {
+        Some(secret) => app.authenticate(&secret).await,
+        None => Err(Error::Unauthenticated(String::new())),
+    };
+    match subject {
+        Subject::Sandbox(id) => app.store().sandbox_by_id(id).await,
+        Subject::Named(name) => app.store().sandbox_by_name(&caller().await?.organisation, name).await,
+        Subject::Session(id) => {
+            let session = app.session(&caller().await?, id).await?;
+            match session.sandbox.parse() {
+                Ok(id) => app.store().sandbox_by_id(&id).await,
+                Err(_) => Ok(None),
+            }
+        }
+        Subject::InBody | Subject::Nothing => Ok(None),
+    }
+}
+
+/// The session that a JSON body names, and the request as it was.
+async fn read_session(request: Request) -> Result<(Subject, Request), Response> {
+    let (parts, body) = request.into_parts();
+    let bytes = axum::body::to_bytes(body, BODY_MAX)
+        .await
+        .map_err(|_| ApiError(Error::invalid("body", format!("at most {} MiB", BODY_MAX >> 20))).into_response())?;
+    #[derive(serde::Deserialize)]
+    struct Named {
+        session_id: String,
+    }
+    // What is no such body the handler refuses.
+    let named = serde_json::from_slice::<Named>(&bytes).ok();
+    let subject = named.map_or(Subject::Nothing, |named| Subject::Session(named.session_id));
+    Ok((subject, Request::from_parts(parts, Body::from(bytes))))
+}
+
+/// What concerns one connection and must not travel on (RFC 9110, 7.6.1).
+const ONE_HOP: [header::HeaderName; 5] =
+    [header::CONNECTION, header::PROXY_AUTHORIZATION, header::TE, header::TRAILER, header::TRANSFER_ENCODING];
+
+async fn send_on(director: &Director, url: &str, mut request: Request) -> Result<Response, String> {
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    let uri: Uri = format!("{}{path}", url.trim_end_matches('/'))
+        .parse()
+        .map_err(|error| format!("has a wrong address: {error}"))?;
+    if request.headers().get(header::HOST).is_none()
+        && let Some(host) = request.uri().authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok())
+    {
+        request.headers_mut().insert(header::HOST, host);
+    }
+    let upgrade = upgrade_of(request.headers());
+    let client = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
+    *request.uri_mut() = uri;
+    *request.version_mut() = Version::HTTP_11;
+    let headers = request.headers_mut();
+    for name in &ONE_HOP {
+        headers.remove(name);
+    }
+    if let Some(protocol) = upgrade {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(header::UPGRADE, protocol);
+    }
+    let us = HeaderValue::from_str(director.app.server()).map_err(|error| error.to_string())?;
+    headers.insert(SENT_ON_BY, us);
+    let mut answer = director.client.request(request).await.map_err(|error| {
+        let reason = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+        format!("could not be reached: {reason}")
+    })?;
+    if answer.status() == StatusCode::SWITCHING_PROTOCOLS
+        && let Some(client) = client
+    {
+        let there = hyper::upgrade::on(&mut answer);
+        tokio::spawn(async move {
+            let (Ok(client), Ok(there)) = tokio::join!(client, there) else { return };
+            // Either side may hang up at any time: that is how such a connection ends.
+            let _ended = tokio::io::copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(there)).await;
+        });
+        return Ok(answer.map(|_| Body::empty()).into_response());
+    }
+    for name in &ONE_HOP {
+        answer.headers_mut().remove(name);
+    }
+    Ok(answer.map(Body::new).into_response())
+}
+
+fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
+    let asked = headers.get(header::CONNECTION)?.to_str().ok()?;
+    let asked = asked.split(',').any(|word| word.trim().eq_ignore_ascii_case("upgrade"));
+    asked.then(|| headers.get(header::UPGRADE).cloned()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "abcdefghij0123456789";
+
+    fn ask(method: Method, path: &str, host: &str) -> Subject {
+        let headers = HeaderMap::from_iter([(header::HOST, host.parse().unwrap())]);
+        subject(&method, &path.parse().unwrap(), &headers, Names { domain: "localhost", public_url: None })
+    }
+
+    #[test]
+    fn every_door_names_its_sandbox() {
+        let id = Subject::Sandbox(ID.parse().unwrap());
+        for path in [
+            format!("/api/sandboxes/{ID}"),
+            format!("/api/sandboxes/{ID}/exec/stream"),
+            format!("/e2b/sandboxes/{ID}/pause"),
+            format!("/sandboxes/{ID}"),
+            format!("/daytona/api/sandbox/{ID}/start"),
+            format!("/daytona/toolbox/{ID}/process/execute"),
+        ] {
+            assert_eq!(ask(Method::POST, &path, "127.0.0.1:7070"), id, "{path}");
+        }
+        assert_eq!(ask(Method::GET, "/any/path", &format!("3000-{ID}.localhost:7070")), id);
+    }
+
+    #[test]
+    fn names_and_sessions_are_told_from_the_rest() {
+        let get = |path: &str| ask(Method::GET, path, "127.0.0.1:7070");
+        assert_eq!(get("/api/sandboxes/box/processes"), Subject::Named("box".into()));
+        assert_eq!(get("/api/sessions/session_1/journal"), Subject::Session("session_1".into()));
+        assert_eq!(ask(Method::POST, "/api/execute", "x"), Subject::InBody);
+        for path in ["/api/sandboxes", "/healthz", "/api/keys", "/e2b/v2/sandboxes", "/daytona/api/sandbox"] {
+            assert_eq!(get(path), Subject::Nothing, "{path}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The other servers of the same store.
+//!
+//! A sandbox of the local engine can be acted on by one server alone: the one on its machine, whose id its row bears.
+//! Every server writes a sign of life with its address; a request that comes to another is sent on by the door
+//! (`door/peer.rs`). What is in the store any server can tell.
+
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+use crate::sandbox::Sandbox;
+use crate::store::Dialect;
+use crate::{App, Error};
+
+/// How often a server says that it lives.
+pub(crate) const EVERY: Duration = Duration::from_secs(5);
+/// One that was not heard of for this long is down.
+const SILENT_MS: i64 = 20_000;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    pub id: String,
+    /// Where other servers reach it, where it has told.
+    pub url: Option<String>,
+    pub seen_at: Timestamp,
+}
+
+impl App {
+    /// Whether other servers may use the store too.
+    pub(crate) fn shares_its_store(&self) -> bool {
+        self.store().dialect() == Dialect::Postgres
+    }
+
+    pub(crate) async fn say_alive(&self) -> Result<(), Error> {
+        self.store().note_server(self.server(), self.peer_url(), self.now().as_millisecond()).await
+    }
+
+    /// Whether a sandbox can be acted on from here.
+    pub(crate) fn is_here(&self, sandbox: &Sandbox) -> bool {
+        sandbox.server == self.server() || !self.is_bound_to_host(&sandbox.provider)
+    }
+
+    /// The server that a sandbox is on, if that is another and it lives.
+    pub(crate) async fn owner_elsewhere(&self, sandbox: &Sandbox) -> Result<Option<Peer>, Error> {
+        if self.is_here(sandbox) {
+            return Ok(None);
+        }
+        let peer = self.store().peer(&sandbox.server).await?;
+        Ok(peer.filter(|peer| self.is_alive(peer)))
+    }
+
+    fn is_alive(&self, peer: &Peer) -> bool {
+        self.now().as_millisecond() - peer.seen_at.as_millisecond() < SILENT_MS
+    }
+
+    /// Says no to what only another server can do, with the way there.
+    pub(crate) async fn check_here(&self, sandbox: &Sandbox) -> Result<(), Error> {
+        if self.is_here(sandbox) {
+            return Ok(());
+        }
+        let (id, server) = (sandbox.id.to_string(), sandbox.server.clone());
+        let advice = match self.store().peer(&server).await? {
+            Some(peer) if self.is_alive(&peer) => match peer.url {
+                Some(url) => format!("ask there, at {url}"),
+                None => "ask there; it has told no address: start it with --peer-url".into(),
+            },
+            Some(peer) => {
+                let message = format!(
+                    "sandbox {id} is on server {server}, which was last heard of at {}; start it again",
+                    peer.seen_at
+                );
+                return Err(Error::exhausted(message));
+            }
+            None => "which was never heard of".into(),
+        };
+        Err(Error::Elsewhere { id, server, advice })
+    }
+}

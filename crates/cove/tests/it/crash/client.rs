@@ -1,0 +1,361 @@
+//! One client: sandboxes of its own, operations one after another, and a memory of what it was told.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use cove_testkit::Random;
+use cove_testkit::http::Answer;
+use cove_testkit::server::Api;
+use cove_testkit::wait::{LIMIT, until_some};
+use serde_json::{Value, json};
+
+use super::facts::{Either, Facts, GONE};
+use super::follow;
+
+/// Sandboxes that a client has at most.
+const MOST: usize = 3;
+/// What a command that goes on counts to.
+pub const LINES: usize = 300;
+
+/// What the rounds and the clients tell each other.
+pub struct Line<'a> {
+    /// Operations so far.
+    pub begun: &'a AtomicUsize,
+    /// From now on an answer may fail to come.
+    pub killing: &'a AtomicBool,
+}
+
+/// The server went away before it answered.
+#[derive(Debug)]
+pub struct Cut;
+
+pub struct Client {
+    name: String,
+    api: Api,
+    random: Random,
+    sandboxes: Vec<Facts>,
+    /// The key of a creation that was not answered.
+    unanswered: Option<String>,
+    serial: usize,
+    /// Entries that the audit log must have.
+    audited: Vec<(&'static str, String)>,
+    /// Facts that were looked for and found.
+    pub checked: usize,
+}
+
+impl Client {
+    pub fn new(number: u64, api: Api, random: Random) -> Client {
+        Client {
+            name: format!("client{number}"),
+            api,
+            random,
+            sandboxes: Vec::new(),
+            unanswered: None,
+            serial: 0,
+            audited: Vec::new(),
+            checked: 0,
+        }
+    }
+
+    /// Every sandbox that is there, and whether it has processes.
+    pub fn sandboxes(&self) -> Vec<(String, bool)> {
+        let runs = |facts: &Facts| matches!(facts.state.known(), Some(&("running" | "paused")));
+        self.sandboxes.iter().map(|facts| (facts.id.clone(), runs(facts))).collect()
+    }
+
+    /// One operation after another until the server is gone.
+    pub fn work(&mut self, line: &Line<'_>) {
+        while self.operate(line).is_ok() {}
+        assert!(line.killing.load(Ordering::SeqCst), "{}: the connection was cut while the server lived", self.name);
+    }
+
+    fn operate(&mut self, line: &Line<'_>) -> Result<(), Cut> {
+        line.begun.fetch_add(1, Ordering::SeqCst);
+        if self.sandboxes.len() < MOST && (self.sandboxes.is_empty() || self.random.one_in(4)) {
+            return self.create();
+        }
+        let index = usize::try_from(self.random.below(self.sandboxes.len() as u64)).unwrap_or(0);
+        let Some(&state) = self.sandboxes[index].state.known() else { panic!("a state was left open") };
+        let choices: &[&str] = match state {
+            "running" => &["write", "write", "write", "exec", "exec", "count", "session", "pause", "stop", "delete"],
+            "paused" => &["resume", "resume", "stop", "delete"],
+            "stopped" => &["start", "start", "archive", "delete"],
+            "archived" => &["start", "start", "delete"],
+            other => panic!("{} is {other}", self.sandboxes[index].id),
+        };
+        match *self.random.choose(choices).unwrap_or(&"write") {
+            "write" => self.write(index),
+            "exec" => self.exec(index),
+            "count" => self.count(index),
+            "session" => self.session(index),
+            "delete" => self.delete(index),
+            "pause" => self.change(index, "pause", "paused"),
+            "stop" => self.change(index, "stop", "stopped"),
+            "archive" => self.change(index, "archive", "archived"),
+            verb => self.change(index, verb, "running"),
+        }
+    }
+
+    fn send(&self, method: &str, path: &str, body: Option<&Value>, wanted: u16) -> Result<Answer, Cut> {
+        let answer = self.api.json(method, path, &[], body).map_err(|_| Cut)?;
+        assert_eq!(answer.status, wanted, "{}: {method} {path} {body:?}: {}", self.name, answer.text());
+        Ok(answer)
+    }
+
+    fn fresh(&mut self, what: &str) -> String {
+        self.serial += 1;
+        format!("{}-{what}-{}", self.name, self.serial)
+    }
+
+    fn create(&mut self) -> Result<(), Cut> {
+        let key = self.unanswered.take().unwrap_or_else(|| self.fresh("box"));
+        self.unanswered = Some(key.clone());
+        let answer = self.ask_for(&key)?;
+        self.unanswered = None;
+        let id = answer["id"].as_str().expect("an id").to_owned();
+        self.audited.push(("sandbox.create", id.clone()));
+        self.sandboxes.push(Facts::new(id, key));
+        Ok(())
+    }
+
+    /// Makes the sandbox of this key, or gets it again.
+    fn ask_for(&self, key: &str) -> Result<Value, Cut> {
+        let body = json!({"name": key, "limits": {"memory": 128 << 20}});
+        let headers = [("idempotency-key", key)];
+        let answer = self.api.json("POST", "/api/sandboxes", &headers, Some(&body)).map_err(|_| Cut)?;
+        assert_eq!(answer.status, 201, "{}: create {key}: {}", self.name, answer.text());
+        Ok(answer.json())
+    }
+
+    fn write(&mut self, index: usize) -> Result<(), Cut> {
+        let path = format!("/home/user/file{}", self.random.below(3));
+        let length = usize::try_from(self.random.below(60_000)).unwrap_or(0);
+        let bytes = self.random.bytes(length);
+        let facts = &mut self.sandboxes[index];
+        let url = facts.path(&format!("/files/content?path={path}"));
+        let contents = facts.files.entry(path).or_insert_with(|| Either::surely(None));
+        contents.or(Some(bytes.clone()));
+        let answer = self.api.send("PUT", &url, &[], Some(&bytes)).map_err(|_| Cut)?;
+        assert_eq!(answer.status, 200, "{}: PUT {url}: {}", self.name, answer.text());
+        *contents = Either::surely(Some(bytes));
+        Ok(())
+    }
+
+    fn exec(&mut self, index: usize) -> Result<(), Cut> {
+        let tag = self.fresh("exit");
+        let status = i64::try_from(self.random.below(200)).unwrap_or(0);
+        let body = json!({"shell": format!("echo {tag}; exit {status}"), "tag": tag});
+        let url = self.sandboxes[index].path("/exec");
+        let result = self.send("POST", &url, Some(&body), 200)?.json();
+        assert_eq!((&result["stdout"], &result["exit"]["status"]), (&json!(format!("{tag}\n")), &json!(status)));
+        self.sandboxes[index].exits.insert(tag, status);
+        Ok(())
+    }
+
+    /// A command that goes on while the server is gone.
+    fn count(&mut self, index: usize) -> Result<(), Cut> {
+        if self.sandboxes[index].counting.is_some() {
+            return self.exec(index);
+        }
+        let tag = self.fresh("count");
+        let body = json!({"shell": follow::counting(), "tag": tag, "background": true});
+        self.sandboxes[index].counting = Some((tag.clone(), false));
+        self.send("POST", &self.sandboxes[index].path("/exec"), Some(&body), 200)?;
+        self.sandboxes[index].counting = Some((tag, true));
+        Ok(())
+    }
+
+    fn session(&mut self, index: usize) -> Result<(), Cut> {
+        let id = self.sandboxes[index].id.clone();
+        let session = match &self.sandboxes[index].session {
+            Some((session, _)) => session.clone(),
+            None => {
+                let made = self.send("POST", "/api/sessions", Some(&json!({"sandbox_id": id})), 201)?.json();
+                let session = made["session_id"].as_str().expect("an id").to_owned();
+                self.sandboxes[index].session = Some((session.clone(), Vec::new()));
+                session
+            }
+        };
+        let word = self.fresh("said");
+        let body = json!({"session_id": session, "language": "bash", "code": format!("echo {word}")});
+        let result = self.send("POST", "/api/execute", Some(&body), 200)?.json();
+        assert_eq!(result["stdout"], format!("{word}\n"), "{result}");
+        if let Some((_, words)) = &mut self.sandboxes[index].session {
+            words.push(word);
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, index: usize, verb: &'static str, to: &'static str) -> Result<(), Cut> {
+        let state = &mut self.sandboxes[index].state;
+        if state.known() == Some(&"archived") {
+            // Half-way its files are back and nothing runs yet.
+            state.or("stopped");
+        }
+        state.or(to);
+        let url = self.sandboxes[index].path(&format!("/{verb}"));
+        let changed = self.send("POST", &url, None, 200)?.json();
+        assert_eq!(changed["state"], to, "{verb} {changed}");
+        let action = match verb {
+            "start" => "sandbox.start",
+            "stop" => "sandbox.stop",
+            "pause" => "sandbox.pause",
+            "resume" => "sandbox.resume",
+            _ => "sandbox.archive",
+        };
+        self.audited.push((action, self.sandboxes[index].id.clone()));
+        let was = self.sandboxes[index].state.0[0];
+        self.sandboxes[index].state = Either::surely(to);
+        match (was, verb) {
+            (_, "stop") => {
+                self.sandboxes[index].end_of_life();
+                Ok(())
+            }
+            ("stopped" | "archived", "start") => self.look_inside(index),
+            _ => Ok(()),
+        }
+    }
+
+    fn delete(&mut self, index: usize) -> Result<(), Cut> {
+        self.sandboxes[index].state.or(GONE);
+        self.send("DELETE", &self.sandboxes[index].path(""), None, 204)?;
+        let facts = self.sandboxes.swap_remove(index);
+        self.audited.push(("sandbox.destroy", facts.id));
+        Ok(())
+    }
+
+    /// After a restart: every fact, and what was left open is settled.
+    pub fn look_for_everything(&mut self) {
+        let looked = self.try_to_look();
+        assert!(looked.is_ok(), "{}: the server is gone again", self.name);
+    }
+
+    fn try_to_look(&mut self) -> Result<(), Cut> {
+        if let Some(key) = self.unanswered.take() {
+            let found = self.ask_for(&key)?;
+            let id = found["id"].as_str().expect("an id").to_owned();
+            assert_eq!(found["state"], "running", "{}: repeated creation: {found}", self.name);
+            self.audited.push(("sandbox.create", id.clone()));
+            self.sandboxes.push(Facts::new(id, key));
+        }
+        for index in (0..self.sandboxes.len()).rev() {
+            if !self.settle(index)? {
+                self.sandboxes.swap_remove(index);
+                continue;
+            }
+            let facts = &self.sandboxes[index];
+            let again = self.ask_for(&facts.key)?;
+            assert_eq!(again["id"], facts.id, "{}: the same key gives the same sandbox", self.name);
+            self.look_inside(index)?;
+        }
+        self.look_for_audit()
+    }
+
+    /// Whether it is still there.
+    fn settle(&mut self, index: usize) -> Result<bool, Cut> {
+        let facts = &mut self.sandboxes[index];
+        // What takes long is finished behind the server's back: a state in transition ends.
+        let (state, answer) = until_some("a lasting state", LIMIT, || {
+            let answer = match self.api.json("GET", &facts.path(""), &[], None) {
+                Ok(answer) => answer,
+                Err(_) => return Some(Err(Cut)),
+            };
+            let state = if answer.status == 404 { GONE.to_owned() } else { answer.json()["state"].to_string() };
+            let state = state.trim_matches('"').to_owned();
+            (!state.ends_with("ing") || state == "running").then_some(Ok((state, answer)))
+        })?;
+        let found = facts.state.0.iter().copied().find(|&known| known == state);
+        let Some(found) = found else {
+            panic!("{}: sandbox {} is {state}, not one of {:?}: {}", self.name, facts.id, facts.state.0, answer.text())
+        };
+        facts.state = Either::surely(found);
+        if matches!(found, "stopped" | "archived") {
+            facts.end_of_life();
+        }
+        self.checked += 1;
+        Ok(found != GONE)
+    }
+
+    /// Files, exits and running commands of a sandbox that can be asked.
+    fn look_inside(&mut self, index: usize) -> Result<(), Cut> {
+        let (api, facts) = (&self.api, &mut self.sandboxes[index]);
+        if facts.state.known() != Some(&"running") {
+            return Ok(());
+        }
+        for (path, contents) in &mut facts.files {
+            let url = format!("/api/sandboxes/{}/files/content?path={path}", facts.id);
+            let answer = api.send("GET", &url, &[], None).map_err(|_| Cut)?;
+            let found = (answer.status != 404).then_some(answer.body);
+            assert!(contents.0.contains(&found), "{}: {path} of {} has other bytes", self.name, facts.id);
+            *contents = Either::surely(found);
+            self.checked += 1;
+        }
+        for (tag, status) in &facts.exits {
+            let url = format!("/api/sandboxes/{}/processes/{tag}", facts.id);
+            let answer = api.json("GET", &url, &[], None).map_err(|_| Cut)?;
+            assert_eq!(answer.status, 200, "{}: {url}: {}", self.name, answer.text());
+            assert_eq!(answer.json()["exit"]["status"], *status, "{}: {url}", self.name);
+            self.checked += 1;
+        }
+        if let Some((tag, acknowledged)) = facts.counting.clone() {
+            let url = format!("/api/sandboxes/{}/processes/{tag}", facts.id);
+            let there = api.json("GET", &url, &[], None).map_err(|_| Cut)?.status == 200;
+            assert!(there || !acknowledged, "{}: the running command {tag} of {} is lost", self.name, facts.id);
+            facts.counting = there.then(|| (tag.clone(), true));
+            if there {
+                // Some lines that come now, so that it is known to go on.
+                let seen = follow::lines(api, &facts.id, &tag, 1)?.0.len();
+                let (lines, exit) = follow::lines(api, &facts.id, &tag, seen + 3)?;
+                follow::check(&lines, &tag);
+                if let Some(status) = exit {
+                    assert_eq!((lines.len(), status), (LINES, 9), "{}: the whole of {tag}", self.name);
+                    facts.counting = None;
+                    facts.exits.insert(tag, 9);
+                }
+                self.checked += 1;
+            }
+        }
+        if let Some((session, words)) = &facts.session {
+            let url = format!("/api/sessions/{session}/journal");
+            let journal = api.json("GET", &url, &[], None).map_err(|_| Cut)?.expect_status(200).text();
+            for word in words {
+                assert!(journal.contains(word.as_str()), "{}: {word} is not in the journal {journal}", self.name);
+                self.checked += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn look_for_audit(&mut self) -> Result<(), Cut> {
+        let log = self.api.json("GET", "/api/audit?limit=1000", &[], None).map_err(|_| Cut)?;
+        let log = log.expect_status(200).json();
+        for (action, id) in self.audited.drain(..) {
+            let told =
+                log.as_array().expect("a list").iter().any(|entry| entry["action"] == action && entry["subject"] == id);
+            assert!(told, "{}: {action} of {id} is not in the audit log", self.name);
+            self.checked += 1;
+        }
+        Ok(())
+    }
+
+    /// At the end every sandbox must run again, with its files, and every command must have counted to its end.
+    pub fn bring_up_and_look(&mut self) {
+        let looked = self.try_to_bring_up();
+        assert!(looked.is_ok(), "{}: the server is gone", self.name);
+    }
+
+    fn try_to_bring_up(&mut self) -> Result<(), Cut> {
+        for index in 0..self.sandboxes.len() {
+            let verb = if self.sandboxes[index].state.known() == Some(&"paused") { "resume" } else { "start" };
+            self.change(index, verb, "running")?;
+            self.look_inside(index)?;
+            let facts = &self.sandboxes[index];
+            if let Some((tag, _)) = &facts.counting {
+                let (lines, exit) = follow::lines(&self.api, &facts.id, tag, usize::MAX)?;
+                follow::check(&lines, tag);
+                assert_eq!((lines.len(), exit), (LINES, Some(9)), "{}: the whole of {tag}", self.name);
+                self.checked += 1;
+            }
+        }
+        Ok(())
+    }
+}

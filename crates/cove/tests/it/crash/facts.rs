@@ -1,0 +1,66 @@
+//! What one sandbox must be like, by all that was asked and answered.
+
+use std::collections::BTreeMap;
+
+/// A thing that may be one of several: what it was, and what it was asked to become when the server died.
+#[derive(Debug, Clone)]
+pub struct Either<T>(pub Vec<T>);
+
+impl<T: PartialEq + Clone> Either<T> {
+    pub fn surely(value: T) -> Self {
+        Either(vec![value])
+    }
+
+    pub fn or(&mut self, value: T) {
+        if !self.0.contains(&value) {
+            self.0.push(value);
+        }
+    }
+
+    pub fn known(&self) -> Option<&T> {
+        (self.0.len() == 1).then(|| &self.0[0])
+    }
+}
+
+/// What the API calls it; the last is no state but 404.
+pub const GONE: &str = "gone";
+
+#[derive(Debug)]
+pub struct Facts {
+    pub id: String,
+    /// The header that it was made with.
+    pub key: String,
+    pub state: Either<&'static str>,
+    /// Contents by path; `None` is no file.
+    pub files: BTreeMap<String, Either<Option<Vec<u8>>>>,
+    /// Acknowledged exits of this life, by the process's tag.
+    pub exits: BTreeMap<String, i64>,
+    /// A command that goes on, by its tag; whether its start was acknowledged.
+    pub counting: Option<(String, bool)>,
+    /// A session on it, and what its journal must hold.
+    pub session: Option<(String, Vec<String>)>,
+}
+
+impl Facts {
+    pub fn new(id: String, key: String) -> Facts {
+        Facts {
+            id,
+            key,
+            state: Either::surely("running"),
+            files: BTreeMap::new(),
+            exits: BTreeMap::new(),
+            counting: None,
+            session: None,
+        }
+    }
+
+    /// Its processes ended: what they left in memory is no fact any more.
+    pub fn end_of_life(&mut self) {
+        self.exits.clear();
+        self.counting = None;
+    }
+
+    pub fn path(&self, rest: &str) -> String {
+        format!("/api/sandboxes/{}{rest}", self.id)
+    }
+}

@@ -1,0 +1,94 @@
+//! A restart that loses nothing: `cove serve` is killed at random moments under a mixed load and comes back.
+//!
+//! ```text
+//!   several clients ── create, exec, write, pause, stop, archive, delete … ──▶ server ── SIGKILL at any moment
+//!        │ each writes down what was acknowledged, and what was asked without an answer
+//!        ▼
+//!   server again ── every fact is looked for ── the kernel is asked which sandboxes run ── next round
+//! ```
+//!
+//! What was acknowledged must be so. What was asked and not answered may be so or not, but nothing in between.
+//! `COVE_SEED` repeats a run's choices, `COVE_LONG` makes it 200 rounds.
+
+mod client;
+mod facts;
+mod follow;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use cove_testkit::guests::{guests, spawners};
+use cove_testkit::wait::{LIMIT, until};
+use cove_testkit::{Random, TestServer};
+
+use client::{Client, Line};
+
+const CLIENTS: u64 = 5;
+
+#[test]
+fn killed_at_random_moments_the_server_loses_nothing() {
+    let seed = Random::seed();
+    let rounds = if std::env::var_os("COVE_LONG").is_some() { 200 } else { 20 };
+    println!("COVE_SEED={seed}, {rounds} rounds");
+    let mut random = Random::new(seed);
+    let mut server = TestServer::start();
+    let mut clients: Vec<Client> =
+        (0..CLIENTS).map(|number| Client::new(number, server.api(), Random::new(random.next()))).collect();
+    let mut told = 0;
+    for round in 1..=rounds {
+        let begun = AtomicUsize::new(0);
+        let killing = AtomicBool::new(false);
+        let line = Line { begun: &begun, killing: &killing };
+        let old_spawners = spawners(server.pid());
+        std::thread::scope(|scope| {
+            let working: Vec<_> = clients.iter_mut().map(|client| scope.spawn(|| client.work(&line))).collect();
+            let operations = 10 + usize::try_from(random.below(40)).unwrap_or(0);
+            until("the load to go on", LIMIT, || {
+                begun.load(Ordering::SeqCst) >= operations || working.iter().any(|client| client.is_finished())
+            });
+            // Any moment of an operation, not its beginning alone.
+            std::thread::sleep(Duration::from_micros(random.below(30_000)));
+            killing.store(true, Ordering::SeqCst);
+            server.kill();
+        });
+        until("the spawners to end with their server", LIMIT, || {
+            old_spawners.iter().all(|&pid| !std::path::Path::new(&format!("/proc/{pid}/exe")).exists())
+        });
+        // It may as well die while it looks for what is there.
+        while random.one_in(4) {
+            server.kill_while_starting(Duration::from_millis(random.below(400)));
+        }
+        server.restart();
+        std::thread::scope(|scope| {
+            for client in &mut clients {
+                scope.spawn(|| client.look_for_everything());
+            }
+        });
+        told += begun.load(Ordering::SeqCst);
+        compare_with_the_kernel(&server, &clients, round);
+    }
+    std::thread::scope(|scope| {
+        for client in &mut clients {
+            scope.spawn(|| client.bring_up_and_look());
+        }
+    });
+    let facts: usize = clients.iter().map(|client| client.checked).sum();
+    println!("{rounds} kills under {told} operations, {facts} facts found again");
+    assert!(facts > 20 * rounds, "only {facts} facts were looked for: the load did not do its work");
+}
+
+/// What the server lists is what clients know, and what runs in the kernel is what the server says.
+fn compare_with_the_kernel(server: &TestServer, clients: &[Client], round: usize) {
+    let expected: BTreeMap<String, bool> = clients.iter().flat_map(Client::sandboxes).collect();
+    let listed = server.request("GET", "/api/sandboxes?limit=1000", None).expect_status(200).json();
+    let listed: BTreeSet<String> =
+        listed["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect();
+    let known: BTreeSet<String> = expected.keys().cloned().collect();
+    assert_eq!(listed, known, "round {round}: the list of sandboxes");
+    let running: BTreeMap<String, usize> =
+        guests(&server.data()).into_iter().map(|(id, all)| (id, all.len())).collect();
+    let wanted: BTreeMap<String, usize> =
+        expected.into_iter().filter(|(_, runs)| *runs).map(|(id, _)| (id, 1)).collect();
+    assert_eq!(running, wanted, "round {round}: guests by sandbox");
+}

@@ -1,0 +1,195 @@
+//! Two servers, each with sandboxes of its own, on one PostgreSQL: either answers for both, and they do not fight.
+
+use std::collections::BTreeMap;
+use std::net::TcpStream;
+
+use cove_testkit::TestServer;
+use cove_testkit::guests::guests;
+use cove_testkit::http;
+use cove_testkit::postgres::Postgres;
+use cove_testkit::receiver::Receiver;
+use cove_testkit::server::KEY;
+use cove_testkit::wait::{LIMIT, until};
+use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
+use tokio_tungstenite::tungstenite::{self, Message};
+
+/// The servers go before their database.
+struct Pair {
+    one: TestServer,
+    two: TestServer,
+    _database: Postgres,
+}
+
+/// `None` where PostgreSQL is not installed.
+fn pair() -> Option<Pair> {
+    let Some(database) = Postgres::start() else {
+        eprintln!("skipped: PostgreSQL is not installed");
+        return None;
+    };
+    let start = || TestServer::start_in(&[], &[("DATABASE_URL", database.url())]);
+    Some(Pair { one: start(), two: start(), _database: database })
+}
+
+fn make(server: &TestServer, body: Value) -> String {
+    let made = server.request("POST", "/api/sandboxes", Some(&body)).expect_status(201).json();
+    made["id"].as_str().unwrap().to_owned()
+}
+
+fn say(server: &TestServer, id: &str, line: &str) -> Value {
+    let url = format!("/api/sandboxes/{id}/exec");
+    server.request("POST", &url, Some(&json!({"shell": line}))).expect_status(200).json()["stdout"].clone()
+}
+
+#[test]
+fn either_server_answers_for_the_sandboxes_of_both() {
+    let Some(pair) = pair() else { return };
+    let (one, two) = (&pair.one, &pair.two);
+    let id = make(one, json!({"name": "box", "public": true}));
+    assert_eq!((guests(&one.data()).len(), guests(&two.data()).len()), (1, 0), "it runs on the first");
+
+    // HTTP: by id, by name, bytes both ways.
+    assert_eq!(say(two, &id, "echo by id"), "by id\n");
+    assert_eq!(say(two, "box", "echo by name"), "by name\n");
+    let large = cove_testkit::Random::new(7).bytes(3 << 20);
+    let file = format!("/api/sandboxes/{id}/files/content?path=/home/user/large");
+    two.api().send("PUT", &file, &[], Some(&large)).unwrap().expect_status(200);
+    assert!(two.request("GET", &file, None).expect_status(200).body == large, "the same bytes come back");
+    assert!(one.request("GET", &file, None).expect_status(200).body == large, "and from the first");
+
+    // A WebSocket.
+    let url = format!("ws://{}/api/sandboxes/{id}/exec/stream", two.address());
+    let mut request = url.into_client_request().unwrap();
+    request.headers_mut().insert("authorization", format!("Bearer {KEY}").parse().unwrap());
+    let stream = TcpStream::connect(two.address()).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let (mut socket, _) = tungstenite::client(request, stream).expect("a WebSocket through the other server");
+    socket.send(Message::text(json!({"start": {"shell": "tr a-z A-Z"}}).to_string())).unwrap();
+    socket.send(Message::binary(&b"hello"[..])).unwrap();
+    socket.send(Message::text(json!({"type": "end_input"}).to_string())).unwrap();
+    let mut heard = Vec::new();
+    let exit = loop {
+        match socket.read().unwrap() {
+            Message::Binary(bytes) => heard.extend_from_slice(&bytes[1..]),
+            Message::Text(text) => {
+                let told: Value = serde_json::from_str(&text).unwrap();
+                if told["type"] == "exited" {
+                    break told["exit"]["status"].clone();
+                }
+            }
+            _ => {}
+        }
+    };
+    assert_eq!((heard.as_slice(), exit), (&b"HELLO"[..], json!(0)));
+
+    // A session, named by the body alone.
+    let session = one.request("POST", "/api/sessions", Some(&json!({"sandbox_id": id}))).expect_status(201).json();
+    let code = json!({"session_id": session["session_id"], "language": "bash", "code": "echo in a session"});
+    assert_eq!(two.request("POST", "/api/execute", Some(&code)).expect_status(200).json()["stdout"], "in a session\n");
+
+    // A preview, by its host name.
+    let line = json!({"shell": "python3 -m http.server 8000", "background": true});
+    one.request("POST", &format!("/api/sandboxes/{id}/exec"), Some(&line)).expect_status(200);
+    let host = format!("8000-{id}.localhost");
+    until("the preview through the other server", LIMIT, || {
+        preview(two.address(), &host).is_some_and(|answer| answer.contains(" 200 OK") && answer.contains("large"))
+    });
+
+    // The life of it.
+    for (verb, state) in [("pause", "paused"), ("resume", "running"), ("stop", "stopped"), ("start", "running")] {
+        let changed = two.request("POST", &format!("/api/sandboxes/{id}/{verb}"), None).expect_status(200).json();
+        assert_eq!(changed["state"], state);
+    }
+    assert_eq!(guests(&one.data())[&id].len(), 1, "it runs once");
+    two.request("DELETE", &format!("/api/sandboxes/{id}"), None).expect_status(204);
+    one.request("GET", &format!("/api/sandboxes/{id}"), None).expect_status(404);
+}
+
+fn preview(address: &str, host: &str) -> Option<String> {
+    use std::io::{Read as _, Write as _};
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(LIMIT)).ok()?;
+    write!(stream, "GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+#[test]
+fn nobody_gets_round_by_asking_the_other_server() {
+    let Some(pair) = pair() else { return };
+    let (one, two) = (&pair.one, &pair.two);
+    let id = make(one, json!({}));
+    let url = format!("/api/sandboxes/{id}");
+    for server in [one, two] {
+        let wrong = [("authorization", "Bearer e2b_ffffffffffffffffffffffffffffffffffffffff")];
+        assert_eq!(http::request(server.address(), "GET", &url, &wrong, None).unwrap().status, 401);
+        assert_eq!(http::request(server.address(), "GET", &url, &[], None).unwrap().status, 401);
+    }
+    let theirs = json!({"id": "other", "name": "other"});
+    two.request("POST", "/api/organisations", Some(&theirs)).expect_status(201);
+    let key = json!({"name": "k", "organisation": "other", "scope": "write"});
+    let key = two.request("POST", "/api/keys", Some(&key)).expect_status(201).json();
+    let foreign = format!("Bearer {}", key["secret"].as_str().unwrap());
+    for server in [one, two] {
+        let answer = http::request(server.address(), "GET", &url, &[("authorization", &foreign)], None).unwrap();
+        assert_eq!(answer.status, 404, "another organisation's: {}", answer.text());
+    }
+    // What was sent on once is not sent on again: the answer names the right server.
+    let bearer = format!("Bearer {KEY}");
+    let headers = [("authorization", bearer.as_str()), ("cove-sent-on-by", "server_x")];
+    let stop = http::request(two.address(), "POST", &format!("{url}/stop"), &headers, None).unwrap();
+    assert_eq!(stop.status, 421, "{}", stop.text());
+    assert!(stop.json()["message"].as_str().unwrap().contains(&one.url()), "{}", stop.text());
+}
+
+#[test]
+fn timers_and_webhooks_go_off_once() {
+    let Some(pair) = pair() else { return };
+    let (one, two) = (&pair.one, &pair.two);
+    let receiver = Receiver::start();
+    let hook = json!({"url": receiver.url(), "kinds": ["sandbox.created", "sandbox.stopped"]});
+    one.request("POST", "/api/webhooks", Some(&hook)).expect_status(201);
+    let timers = json!({"timers": {"lifetime_seconds": 2, "at_deadline": "stop"}});
+    let ids: Vec<String> = (0..3).flat_map(|_| [make(one, timers.clone()), make(two, timers.clone())]).collect();
+    let deliveries = || {
+        let mut counts: BTreeMap<(String, String), usize> = BTreeMap::new();
+        for event in receiver.taken() {
+            let name = |field: &str| event[field].as_str().unwrap_or_default().to_owned();
+            *counts.entry((name("sandbox"), name("kind"))).or_default() += 1;
+        }
+        counts
+    };
+    until("every sandbox to be stopped and told of", LIMIT, || deliveries().len() >= 2 * ids.len());
+    for id in &ids {
+        let found = two.request("GET", &format!("/api/sandboxes/{id}"), None).expect_status(200).json();
+        assert_eq!((&found["state"], &found["cause"]["code"]), (&json!("stopped"), &json!("lifetime")), "{found}");
+        let told = two.request("GET", &format!("/api/events?sandbox={id}"), None).expect_status(200).json();
+        let stops = told.to_string().matches("\"sandbox.stopped\"").count();
+        assert_eq!(stops, 1, "{told}");
+    }
+    let jobs = one.request("GET", "/api/jobs?limit=1000", None).expect_status(200).json();
+    for job in jobs.as_array().unwrap() {
+        assert_eq!(job["attempts"], 1, "done once: {job}");
+    }
+    assert!(deliveries().values().all(|count| *count == 1), "{:?}", deliveries());
+}
+
+#[test]
+fn a_server_that_is_down_is_named_and_its_sandboxes_are_left_alone() {
+    let Some(mut pair) = pair() else { return };
+    let (one, two) = (&mut pair.one, &pair.two);
+    let id = make(one, json!({"name": "box"}));
+    let mine = make(two, json!({}));
+    let name = std::fs::read_to_string(one.data().join("server-id")).unwrap();
+    one.kill();
+    let found = two.request("GET", &format!("/api/sandboxes/{mine}"), None).expect_status(200).json();
+    assert_eq!(found["state"], "running");
+    let refused = two.request("POST", "/api/sandboxes/box/exec", Some(&json!({"shell": "true"}))).expect_status(503);
+    assert!(refused.header("retry-after").is_some());
+    assert!(refused.json()["message"].as_str().unwrap().contains(name.trim()), "{}", refused.text());
+    assert_eq!(guests(&one.data())[&id].len(), 1, "nobody touched it");
+    one.restart();
+    assert_eq!(say(two, &id, "echo back"), "back\n");
+    assert_eq!(guests(&one.data())[&id].len(), 1);
+}
