@@ -138,8 +138,9 @@ fn tidy(chores: &Receiver<Task>, work: &dyn Fn(Task)) {
             Ok(Task::Settle(live, age)) => settling.push_back((Instant::now() + age.duration(), live)),
             Ok(task) => work(task),
             Err(RecvTimeoutError::Timeout) => {
-                let due = settling.pop_front_if(|(due, _)| *due <= Instant::now());
-                if let Some((_, live)) = due
+                let is_due = settling.front().is_some_and(|(due, _)| *due <= Instant::now());
+                if is_due
+                    && let Some((_, live)) = settling.pop_front()
                     && !live.is_gone()
                 {
                     work(Task::Settle(live, Age::Settled));

@@ -87,7 +87,7 @@ fn two_thousand_lives_leave_the_host_as_it_was() {
     let house = House::open();
     let cycle = |number: usize| {
         // One in eight has its files on disk: a pool, a subvolume, a trash to empty.
-        let storage = if number % 8 == 0 { Storage::Disk } else { Storage::Memory };
+        let storage = if number.is_multiple_of(8) { Storage::Disk } else { Storage::Memory };
         let id = house.engine.launch(&Spec { storage, ..house.spec() }).unwrap().id;
         assert_eq!(house.output(&id, "echo $((6*7))"), "42");
         house.engine.destroy(&id).unwrap();

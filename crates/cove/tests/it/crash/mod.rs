@@ -34,7 +34,7 @@ fn killed_at_random_moments_the_server_loses_nothing() {
     let mut random = Random::new(seed);
     let mut server = TestServer::start();
     let mut clients: Vec<Client> =
-        (0..CLIENTS).map(|number| Client::new(number, server.api(), Random::new(random.next()))).collect();
+        (0..CLIENTS).map(|number| Client::new(number, server.api(), Random::new(random.number()))).collect();
     let mut told = 0;
     for round in 1..=rounds {
         let begun = AtomicUsize::new(0);
