@@ -141,32 +141,28 @@ def contexts_at_once(server, count):
     """So many Python contexts through E2B's door, each with its first cell; milliseconds for all, and KiB of memory for each."""
     import concurrent.futures
 
-    session = server.session("code-interpreter")
-    server.cell(session, "1 + 1")
-    sandbox = session["sandbox_id"]
-
-    def door(path, body):
-        headers = {"E2b-Sandbox-Id": sandbox, "E2b-Sandbox-Port": "49999", "Content-Type": "application/json",
-                   "X-API-Key": server.key, "X-Access-Token": token}
+    def door(path, body, headers):
+        headers = {"Content-Type": "application/json", "X-API-Key": server.key, **headers}
         request = urllib.request.Request(f"{server.url}/e2b{path}", data=json.dumps(body).encode(), headers=headers)
         with urllib.request.urlopen(request, timeout=120) as answer:
             return answer.read()
 
-    headers = {"X-API-Key": server.key}
-    request = urllib.request.Request(f"{server.url}/e2b/sandboxes/{sandbox}", headers=headers)
-    token = json.load(urllib.request.urlopen(request)).get("envdAccessToken") or ""
+    made = json.loads(door("/sandboxes", {"templateID": "code-interpreter", "timeout": 300}, {}))
+    sandbox = made["sandboxID"]
+    inside = {"E2b-Sandbox-Id": sandbox, "E2b-Sandbox-Port": "49999", "X-Access-Token": made.get("envdAccessToken") or ""}
+    door("/execute", {"code": "1 + 1"}, inside)
     usage = lambda: server.ask("GET", f"/sandboxes/{sandbox}/metrics")[-1]["memory"]
     before = usage()
 
     def one(_):
-        context = json.loads(door("/contexts", {"language": "python"}))
-        said = door("/execute", {"context_id": context["id"], "code": "1 + 1"})
+        context = json.loads(door("/contexts", {"language": "python"}, inside))
+        said = door("/execute", {"context_id": context["id"], "code": "1 + 1"}, inside)
         assert b'"2"' in said, said
 
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         all_of_them = took(lambda: list(pool.map(one, range(count))))
     each = (usage() - before) / count / 1024
-    server.end(session)
+    server.ask("DELETE", f"/sandboxes/{sandbox}")
     return all_of_them, each
 
 
