@@ -152,7 +152,7 @@ mod tests {
             ("domian", Some("domain")),
             ("public-url", Some("public_url")),
             ("Quota", Some("quota")),
-            ("sandboxs", Some("quota.sandboxes")),
+            ("sandboxs", Some("capacity.sandboxes")),
             ("quota.cpu_hour", Some("prices.cpu_hour")),
             ("tls.certificat", Some("tls.certificate")),
             ("nonsense", None),

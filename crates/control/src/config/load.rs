@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn secrets_are_not_shown() {
         let config = Config {
-            api_key: Some("e2b_secret".into()),
+            api_key: Some("e2b_secret_of_the_operator".into()),
             database_url: Some("postgres://cove:secret@db.example/cove".into()),
             ..Config::default()
         };
