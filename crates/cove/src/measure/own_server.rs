@@ -137,7 +137,9 @@ impl OwnServer {
         remove_everything(&self.api).await?;
         let began = Instant::now();
         while left_in(&self.data()) > 0 && began.elapsed() < GONE_WITHIN {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            // A create whose caller was interrupted may have ended after the list was read.
+            remove_everything(&self.api).await?;
         }
         let left = left_in(&self.data());
         if let Some(Process(child)) = self.child.as_mut() {
