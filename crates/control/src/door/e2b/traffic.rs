@@ -30,7 +30,10 @@ impl Door {
     pub async fn traffic(&self, id: &str, port: u16, reached: Reached, mut request: Request<Body>) -> Response {
         let sandbox = match self.app.sandbox_any(id).await {
             Ok(sandbox) => sandbox,
-            Err(error) => return self.unreachable(id, &error, request.headers()),
+            Err(error) => {
+                let answer = self.unreachable(id, &error, request.headers());
+                return refuse(request, answer).await;
+            }
         };
         if reached == Reached::ByHeader {
             strip_prefix(&mut request);
@@ -61,7 +64,10 @@ impl Door {
         }
         let (sandbox, guest) = match self.app.reach_into(sandbox).await {
             Ok(reached) => reached,
-            Err(error) => return self.unreachable(&id, &error, request.headers()),
+            Err(error) => {
+                let answer = self.unreachable(&id, &error, request.headers());
+                return refuse(request, answer).await;
+            }
         };
         let figures = if path == "/metrics" {
             figures::figures(&self.app, &sandbox).await.unwrap_or_default()
@@ -101,7 +107,10 @@ impl Door {
                 let interpreter = self.app.interpreter();
                 CodeInterpreter { interpreter, sandbox: &sandbox, guest: &guest }.answer(request).await
             }
-            Err(error) => self.unreachable(&id, &error, request.headers()),
+            Err(error) => {
+                let answer = self.unreachable(&id, &error, request.headers());
+                refuse(request, answer).await
+            }
         }
     }
 
@@ -117,7 +126,10 @@ impl Door {
         let facts = Facts::of(&sandbox);
         match self.app.reach_into(sandbox).await {
             Ok((_, guest)) => preview::forward(&guest, &id, port, facts.mask_request_host.as_deref(), request).await,
-            Err(error) => self.unreachable(&id, &error, request.headers()),
+            Err(error) => {
+                let answer = self.unreachable(&id, &error, request.headers());
+                refuse(request, answer).await
+            }
         }
     }
 
@@ -172,8 +184,8 @@ impl Door {
     }
 }
 
-/// Hears the rest of a small request before it is refused: over HTTP/2 an answer to half a request resets its stream, and
-/// some clients then see a broken stream and no answer.
+/// Hears the rest of a small request before it is refused: an answer to half a request resets its stream over HTTP/2 and
+/// closes its connection over HTTP/1.1, and clients that use it again at that moment see no answer.
 async fn refuse(request: Request<Body>, answer: Response) -> Response {
     let rest = Limited::new(request.into_body(), HEARD_OUT).collect();
     // One that is larger or slower is refused all the same.
