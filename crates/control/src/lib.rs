@@ -43,6 +43,7 @@ pub mod provider;
 pub mod random;
 pub mod rate;
 pub mod sandbox;
+mod secret;
 pub mod serve;
 pub mod session;
 pub mod store;

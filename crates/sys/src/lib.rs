@@ -12,7 +12,6 @@ pub mod loop_device;
 pub mod mount;
 pub mod namespace;
 pub mod netlink;
-pub mod network_envoy;
 pub mod network_namespace;
 pub mod pidfd;
 pub mod probe;

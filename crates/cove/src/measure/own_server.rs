@@ -172,10 +172,11 @@ async fn remove_everything(api: &Api) -> Result<(), Complaint> {
 /// Deletes sandboxes, some at a time. One that is gone already is well.
 pub async fn remove(api: &Api, ids: Vec<String>) -> Result<(), Complaint> {
     use futures::StreamExt;
+    let began = Instant::now();
     let deleted = futures::stream::iter(ids).map(|id| async move {
         loop {
             match api.delete(&id).await {
-                Err(super::api::Trouble::Busy { retry_after, .. }) => {
+                Err(super::api::Trouble::Busy { retry_after, .. }) if began.elapsed() < GONE_WITHIN => {
                     tokio::time::sleep(retry_after.unwrap_or(Duration::from_secs(1))).await;
                 }
                 Err(super::api::Trouble::Refused { status: 404, .. }) => return Ok(()),

@@ -126,9 +126,9 @@ fn a_terminal_works() {
     assert_eq!(terminal.ends(), 7);
 }
 
-/// A host of one address with a page on it, and the program run there.
-const WORLD: &str = "ip link set lo up && ip address add 203.0.113.7/32 dev lo && cd \"$1\" && shift
-python3 -m http.server --bind 203.0.113.7 8000 >/dev/null 2>&1 & server=$!
+/// A host with a page at a public and at a private address, and the program run there.
+const WORLD: &str = "ip link set lo up && ip address add 203.0.113.7/32 dev lo && ip address add 10.0.0.5/32 dev lo && cd \"$1\" && shift
+python3 -m http.server --bind 0.0.0.0 8000 >/dev/null 2>&1 & server=$!
 curl -s --retry 50 --retry-connrefused --retry-delay 1 -o /dev/null http://203.0.113.7:8000/ || exit 98
 \"$@\"; code=$?; kill $server; exit $code";
 
@@ -140,13 +140,15 @@ fn egress_goes_through_the_proxy_and_nowhere_else() {
     let words = ["unshare", "--net", "sh", "-c", WORLD, "sh"].map(OsString::from).into_iter();
     let words = words.chain([folder.into()]).chain(user.words()).chain([user.program().into()]);
     let words: Vec<OsString> = words.collect();
-    let fetch = |network: &[&str]| {
+    let fetch = |network: &[&str], address: &str| {
         let cove = Cove::by(&words, &user.place.data()).env("COVE_QUIET", "1").args(["run"]).args(network);
-        cove.args(["--", "curl", "-sS", "--max-time", "10", "http://203.0.113.7:8000/page"]).finish()
+        cove.args(["--", "curl", "-sS", "--max-time", "10", &format!("http://{address}:8000/page")]).finish()
     };
-    assert_eq!(fetch(&["--network", "full", "--allow", "203.0.113.7:8000"]).expect_success().stdout, "reached");
-    assert_ne!(fetch(&["--network", "none"]).code, 0);
-    assert_ne!(fetch(&["--allow", "203.0.113.8"]).code, 0);
+    let open = ["--network", "full", "--allow", "203.0.113.7:8000"];
+    assert_eq!(fetch(&open, "203.0.113.7").expect_success().stdout, "reached");
+    assert_ne!(fetch(&open, "10.0.0.5").code, 0, "refused like anybody's");
+    assert_ne!(fetch(&["--network", "none"], "203.0.113.7").code, 0);
+    assert_ne!(fetch(&["--allow", "203.0.113.8"], "203.0.113.7").code, 0);
 }
 
 #[test]

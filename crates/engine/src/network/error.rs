@@ -14,9 +14,6 @@ pub enum Error {
     )]
     Firewall(#[source] io::Error),
 
-    #[error("{step} a network namespace of an ordinary user: {source}")]
-    Envoy { step: &'static str, source: io::Error },
-
     #[error("open the egress proxy's sockets in the sandbox's network namespace: {0}")]
     Listen(#[source] io::Error),
 

@@ -14,7 +14,6 @@ use std::sync::OnceLock;
 use std::thread;
 
 use cove_sys::netlink::Subsystem;
-use cove_sys::network_envoy::{self, Step};
 use cove_sys::network_namespace::unshare_network;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -54,43 +53,6 @@ pub fn create(kind: Kind) -> Result<OwnedFd, Error> {
         unshare_network().map_err(Error::step("make a network namespace"))?;
         set_up(kind)?;
         current().map_err(Error::step("open the new network namespace"))
-    })
-}
-
-/// As [`create`], for an ordinary user: the namespace belongs to a user namespace of the caller's, which alone gives the
-/// right to set it up. Whoever runs inside that user namespace with `CAP_NET_ADMIN` could change it: the sandbox must not
-/// have it. Even then nothing leaves but through the proxy, for there is no other way out.
-pub fn create_within(user: BorrowedFd<'_>, kind: Kind) -> Result<OwnedFd, Error> {
-    let mut brought = send_to_set_up(user, Step::Unshare, kind)?;
-    brought.pop().ok_or(Error::Envoy { step: "hand back", source: io::ErrorKind::NotFound.into() })
-}
-
-/// Sets up a namespace that a launcher made inside a user namespace of the caller's.
-pub fn prepare_within(user: BorrowedFd<'_>, network: BorrowedFd<'_>, kind: Kind) -> Result<(), Error> {
-    send_to_set_up(user, Step::Join(network), kind).map(drop)
-}
-
-fn send_to_set_up(user: BorrowedFd<'_>, entry: Step<'_>, kind: Kind) -> Result<Vec<OwnedFd>, Error> {
-    let (devices, firewall) = (devices(kind), firewall(ipv6()));
-    let mut steps = vec![(entry, "enter"), (netlink_step(Subsystem::Route, &devices), "set up the loopback device in")];
-    if kind == Kind::Egress {
-        steps.push((netlink_step(Subsystem::Netfilter, &firewall), "put the egress rules into"));
-    }
-    steps.extend(settings().map(|(path, value)| (Step::Set { path, value: value.as_bytes() }, "set the limits of")));
-    steps.push((Step::Keep, "hand back"));
-    dispatch(user, steps)
-}
-
-fn netlink_step(subsystem: Subsystem, batch: &Batch) -> Step<'_> {
-    Step::Netlink { subsystem, messages: &batch.bytes, answers: batch.answers }
-}
-
-/// Has a child do the steps inside the user namespace.
-pub(super) fn dispatch(user: BorrowedFd<'_>, steps: Vec<(Step<'_>, &'static str)>) -> Result<Vec<OwnedFd>, Error> {
-    let (steps, names): (Vec<_>, Vec<_>) = steps.into_iter().unzip();
-    network_envoy::send(user, &steps).map_err(|failed| Error::Envoy {
-        step: failed.step.and_then(|number| names.get(number)).copied().unwrap_or("enter the user namespace of"),
-        source: failed.errno.into(),
     })
 }
 

@@ -11,11 +11,12 @@ use tower::ServiceExt as _;
 use super::Door;
 use super::problem::{Answer, Problem, Speaker};
 use super::query::Pairs;
-use super::token::{Memory, same};
+use super::token::Memory;
 use super::toolbox::Machine;
 use crate::guest::Guest;
 use crate::sandbox::Sandbox;
 use crate::sandbox::state::Denied;
+use crate::secret::same;
 use crate::{Caller, Error, Scope};
 
 pub const TOKEN_HEADER: &str = "x-daytona-preview-token";

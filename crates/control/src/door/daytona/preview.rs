@@ -9,10 +9,11 @@ use axum::response::Response;
 use super::admit::{TOKEN_HEADER, TOKEN_QUERY, bearer, not_running, unauthorised};
 use super::problem::{Answer, Problem};
 use super::query::Pairs;
-use super::token::{Memory, same};
+use super::token::Memory;
 use super::{Door, forward};
 use crate::Scope;
 use crate::sandbox::Sandbox;
+use crate::secret::same;
 
 struct Target {
     sandbox: String,

@@ -11,6 +11,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::Error;
 use crate::sandbox::Sandbox;
+use crate::secret::same;
 
 /// The door's own part of a sandbox's memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,7 +64,7 @@ impl Memory {
 
     pub fn opens_preview(&self, token: &str, port: u16, now: i64) -> bool {
         let hash = hash(token);
-        self.previews.iter().any(|preview| preview.port == port && preview.until > now && same(&preview.hash, &hash))
+        self.previews.iter().any(|preview| preview.port == port && preview.until > now && same(&hash, &preview.hash))
     }
 
     /// A file URL's signature: `v1_` and an HMAC over method, path and expiry; 0 never expires.
@@ -83,11 +84,6 @@ impl Memory {
 
 fn hash(token: &str) -> String {
     hex::encode(Sha256::digest(token.as_bytes()))
-}
-
-/// In a time that does not tell how much of it was right.
-pub fn same(shown: &str, held: &str) -> bool {
-    Sha256::digest(shown.as_bytes()) == Sha256::digest(held.as_bytes()) && !held.is_empty()
 }
 
 #[cfg(test)]

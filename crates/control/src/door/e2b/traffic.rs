@@ -18,9 +18,10 @@ use super::error::{ApiError, for_reader, plain, sandbox_not_found};
 use super::facts::Facts;
 use super::files::{self, signature, signature::Operation};
 use super::query::Query;
-use super::{Door, figures, preview, same};
+use super::{Door, figures, preview};
 use crate::Error;
 use crate::sandbox::{Sandbox, State};
+use crate::secret::same;
 
 /// What is read of a request that is refused.
 const HEARD_OUT: usize = 64 << 10;
@@ -93,13 +94,10 @@ impl Door {
         let headers = request.headers();
         let header = |name: &str| headers.get(name).map(HeaderValue::as_bytes).unwrap_or_default();
         let secure = Facts::of(&sandbox).secure;
-        if secure
-            && request.uri().path() == "/execute"
-            && !same(header("x-access-token"), sandbox.access_token.as_bytes())
-        {
+        if secure && request.uri().path() == "/execute" && !same(header("x-access-token"), &sandbox.access_token) {
             return refuse(request, plain(StatusCode::UNAUTHORIZED, envd::UNAUTHORISED)).await;
         }
-        if !sandbox.public && !same(header("e2b-traffic-access-token"), sandbox.traffic_token.as_bytes()) {
+        if !sandbox.public && !same(header("e2b-traffic-access-token"), &sandbox.traffic_token) {
             return refuse(request, plain(StatusCode::FORBIDDEN, "missing or invalid traffic access token")).await;
         }
         match self.app.reach_into(sandbox).await {
@@ -119,7 +117,7 @@ impl Door {
         if !sandbox.public {
             let shown =
                 request.headers().get("e2b-traffic-access-token").map(HeaderValue::as_bytes).unwrap_or_default();
-            if !same(shown, sandbox.traffic_token.as_bytes()) {
+            if !same(shown, &sandbox.traffic_token) {
                 return refuse(request, plain(StatusCode::FORBIDDEN, "missing or invalid traffic access token")).await;
             }
         }
@@ -143,7 +141,7 @@ impl Door {
             "/files" => files::admits(&sandbox.access_token, request, self.app.now().as_second()),
             _ => {
                 let shown = request.headers().get("x-access-token").map(HeaderValue::as_bytes).unwrap_or_default();
-                if same(shown, sandbox.access_token.as_bytes()) { Ok(()) } else { Err(envd::UNAUTHORISED) }
+                if same(shown, &sandbox.access_token) { Ok(()) } else { Err(envd::UNAUTHORISED) }
             }
         }
     }

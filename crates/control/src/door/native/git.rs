@@ -1,8 +1,9 @@
 //! Git in a sandbox, as typed calls.
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use serde::{Deserialize, Serialize};
 
 use super::auth::Authenticated;
@@ -11,11 +12,37 @@ use super::extract::{Body, Params, Path};
 use crate::git::{Branches, Cloning, Commit, Credentials, Diff, DiffRange, Git, NewCommit, Pull, Push, Status, Tls};
 use crate::{App, Caller, Scope};
 
-/// The git of a running sandbox.
-async fn reach(app: &App, caller: &Caller, id: &str, scope: Scope) -> Result<Git, ApiError> {
-    caller.require(scope)?;
-    let (sandbox, guest) = app.reach(caller, id).await?;
-    Ok(Git::new(guest, sandbox.cwd))
+/// Who asks, and for which sandbox. It is reached last: a request that is wrong in itself wakes nobody.
+pub struct Asked {
+    app: App,
+    caller: Caller,
+    id: String,
+}
+
+impl FromRequestParts<App> for Asked {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+        let Authenticated(caller) = Authenticated::from_request_parts(parts, app).await?;
+        let Path(id) = Path::from_request_parts(parts, app).await?;
+        Ok(Asked { app: app.clone(), caller, id })
+    }
+}
+
+impl Asked {
+    async fn to_look(&self) -> Result<Git, ApiError> {
+        self.reach(Scope::Read).await
+    }
+
+    async fn to_change(&self) -> Result<Git, ApiError> {
+        self.reach(Scope::Write).await
+    }
+
+    async fn reach(&self, scope: Scope) -> Result<Git, ApiError> {
+        self.caller.require(scope)?;
+        let (sandbox, guest) = self.app.reach(&self.caller, &self.id).await?;
+        Ok(Git::new(guest, sandbox.cwd))
+    }
 }
 
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
@@ -47,13 +74,8 @@ pub struct CloneBody {
 #[utoipa::path(post, path = "/sandboxes/{id}/git/clone", tag = "git",
     params(("id" = String, Path, description = "id or name")), request_body = CloneBody,
     responses((status = 204, description = "Cloned")))]
-pub async fn clone(
-    State(app): State<App>,
-    Authenticated(caller): Authenticated,
-    Path(id): Path<String>,
-    Body(body): Body<CloneBody>,
-) -> Result<StatusCode, ApiError> {
-    let git = reach(&app, &caller, &id, Scope::Write).await?;
+pub async fn clone(asked: Asked, Body(body): Body<CloneBody>) -> Result<StatusCode, ApiError> {
+    let git = asked.to_change().await?;
     let credentials = Credentials::new(body.username, body.password)?;
     let tls = if body.insecure_skip_tls { Tls::Unverified } else { Tls::Verified };
     let CloneBody { url, path, branch, commit, depth, .. } = body;
@@ -73,13 +95,8 @@ pub struct RepositoryQuery {
 #[utoipa::path(get, path = "/sandboxes/{id}/git/status", tag = "git",
     params(("id" = String, Path, description = "id or name"), RepositoryQuery),
     responses((status = 200, description = "Branch, upstream and files", body = Status)))]
-pub async fn status(
-    State(app): State<App>,
-    Authenticated(caller): Authenticated,
-    Path(id): Path<String>,
-    Params(query): Params<RepositoryQuery>,
-) -> Result<Json<Status>, ApiError> {
-    Ok(Json(reach(&app, &caller, &id, Scope::Read).await?.status(&query.path).await?))
+pub async fn status(asked: Asked, Params(query): Params<RepositoryQuery>) -> Result<Json<Status>, ApiError> {
+    Ok(Json(asked.to_look().await?.status(&query.path).await?))
 }
 
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
@@ -94,13 +111,8 @@ pub struct AddBody {
 #[utoipa::path(post, path = "/sandboxes/{id}/git/add", tag = "git",
     params(("id" = String, Path, description = "id or name")), request_body = AddBody,
     responses((status = 204, description = "Staged")))]
-pub async fn add(
-    State(app): State<App>,
-    Authenticated(caller): Authenticated,
-    Path(id): Path<String>,
-    Body(body): Body<AddBody>,
-) -> Result<StatusCode, ApiError> {
-    reach(&app, &caller, &id, Scope::Write).await?.add(&body.path, &body.files).await?;
+pub async fn add(asked: Asked, Body(body): Body<AddBody>) -> Result<StatusCode, ApiError> {
+    asked.to_change().await?.add(&body.path, &body.files).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -124,15 +136,9 @@ pub struct CommitAnswer {
 #[utoipa::path(post, path = "/sandboxes/{id}/git/commit", tag = "git",
     params(("id" = String, Path, description = "id or name")), request_body = CommitBody,
     responses((status = 200, description = "The new commit", body = CommitAnswer)))]
-pub async fn commit(
-    State(app): State<App>,
-    Authenticated(caller): Authenticated,
-    Path(id): Path<String>,
-    Body(body): Body<CommitBody>,
-) -> Result<Json<CommitAnswer>, ApiError> {
-    let git = reach(&app, &caller, &id, Scope::Write).await?;
+pub async fn commit(asked: Asked, Body(body): Body<CommitBody>) -> Result<Json<CommitAnswer>, ApiError> {
     let CommitBody { path: repository, message, author, email, allow_empty } = body;
-    let hash = git.commit(NewCommit { repository, message, author, email, allow_empty }).await?;
+    let hash = asked.to_change().await?.commit(NewCommit { repository, message, author, email, allow_empty }).await?;
     Ok(Json(CommitAnswer { hash }))
 }
 
@@ -160,13 +166,8 @@ pub struct RemoteBody {
 #[utoipa::path(post, path = "/sandboxes/{id}/git/push", tag = "git",
     params(("id" = String, Path, description = "id or name")), request_body = RemoteBody,
     responses((status = 204, description = "Pushed")))]
-pub async fn push(
-    State(app): State<App>,
-    Authenticated(caller): Authenticated,
-    Path(id): Path<String>,
-    Body(body): Body<RemoteBody>,
-) -> Result<StatusCode, ApiError> {
-    let git = reach(&app, &caller, &id, Scope::Write).await?;
+pub async fn push(asked: Asked, Body(body): Body<RemoteBody>) -> Result<StatusCode, ApiError> {
+    let git = asked.to_change().await?;
     let credentials = Credentials::new(body.username, body.password)?;
     let (remote, branch, set_upstream) = (body.remote, body.branch, body.set_upstream);
     git.push(Push { repository: body.path, remote, branch, set_upstream, credentials }).await?;
@@ -177,13 +178,8 @@ pub async fn push(
 #[utoipa::path(post, path = "/sandboxes/{id}/git/pull", tag = "git",
     params(("id" = String, Path, description = "id or name")), request_body = RemoteBody,
     responses((status = 204, description = "Merged")))]
-pub async fn pull(
-    State(app): State<App>,
-    Authenticated(caller): Authenticated,
-    Path(id): Path<String>,
-    Body(body): Body<RemoteBody>,
-) -> Result<StatusCode, ApiError> {
-    let git = reach(&app, &caller, &id, Scope::Write).await?;
+pub async fn pull(asked: Asked, Body(body): Body<RemoteBody>) -> Result<StatusCode, ApiError> {
+    let git = asked.to_change().await?;
     let credentials = Credentials::new(body.username, body.password)?;
     git.pull(Pull { repository: body.path, remote: body.remote, branch: body.branch, credentials }).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -193,13 +189,8 @@ pub async fn pull(
 #[utoipa::path(get, path = "/sandboxes/{id}/git/branches", tag = "git",
     params(("id" = String, Path, description = "id or name"), RepositoryQuery),
     responses((status = 200, description = "All, and which is checked out", body = Branches)))]
-pub async fn branches(
-    State(app): State<App>,
-    Authenticated(caller): Authenticated,
-    Path(id): Path<String>,
-    Params(query): Params<RepositoryQuery>,
-) -> Result<Json<Branches>, ApiError> {
-    Ok(Json(reach(&app, &caller, &id, Scope::Read).await?.branches(&query.path).await?))
+pub async fn branches(asked: Asked, Params(query): Params<RepositoryQuery>) -> Result<Json<Branches>, ApiError> {
+    Ok(Json(asked.to_look().await?.branches(&query.path).await?))
 }
 
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
@@ -214,13 +205,8 @@ pub struct BranchBody {
 #[utoipa::path(post, path = "/sandboxes/{id}/git/branches", tag = "git",
     params(("id" = String, Path, description = "id or name")), request_body = BranchBody,
     responses((status = 204, description = "Made")))]
-pub async fn create_branch(
-    State(app): State<App>,
-    Authenticated(caller): Authenticated,
-    Path(id): Path<String>,
-    Body(body): Body<BranchBody>,
-) -> Result<StatusCode, ApiError> {
-    reach(&app, &caller, &id, Scope::Write).await?.create_branch(&body.path, &body.name).await?;
+pub async fn create_branch(asked: Asked, Body(body): Body<BranchBody>) -> Result<StatusCode, ApiError> {
+    asked.to_change().await?.create_branch(&body.path, &body.name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -228,13 +214,8 @@ pub async fn create_branch(
 #[utoipa::path(delete, path = "/sandboxes/{id}/git/branches", tag = "git",
     params(("id" = String, Path, description = "id or name")), request_body = BranchBody,
     responses((status = 204, description = "Gone")))]
-pub async fn delete_branch(
-    State(app): State<App>,
-    Authenticated(caller): Authenticated,
-    Path(id): Path<String>,
-    Body(body): Body<BranchBody>,
-) -> Result<StatusCode, ApiError> {
-    reach(&app, &caller, &id, Scope::Write).await?.delete_branch(&body.path, &body.name).await?;
+pub async fn delete_branch(asked: Asked, Body(body): Body<BranchBody>) -> Result<StatusCode, ApiError> {
+    asked.to_change().await?.delete_branch(&body.path, &body.name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -242,13 +223,8 @@ pub async fn delete_branch(
 #[utoipa::path(post, path = "/sandboxes/{id}/git/checkout", tag = "git",
     params(("id" = String, Path, description = "id or name")), request_body = BranchBody,
     responses((status = 204, description = "Checked out")))]
-pub async fn checkout(
-    State(app): State<App>,
-    Authenticated(caller): Authenticated,
-    Path(id): Path<String>,
-    Body(body): Body<BranchBody>,
-) -> Result<StatusCode, ApiError> {
-    reach(&app, &caller, &id, Scope::Write).await?.checkout(&body.path, &body.name).await?;
+pub async fn checkout(asked: Asked, Body(body): Body<BranchBody>) -> Result<StatusCode, ApiError> {
+    asked.to_change().await?.checkout(&body.path, &body.name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -265,13 +241,8 @@ pub struct HistoryQuery {
 #[utoipa::path(get, path = "/sandboxes/{id}/git/history", tag = "git",
     params(("id" = String, Path, description = "id or name"), HistoryQuery),
     responses((status = 200, description = "Commits", body = Vec<Commit>)))]
-pub async fn history(
-    State(app): State<App>,
-    Authenticated(caller): Authenticated,
-    Path(id): Path<String>,
-    Params(query): Params<HistoryQuery>,
-) -> Result<Json<Vec<Commit>>, ApiError> {
-    Ok(Json(reach(&app, &caller, &id, Scope::Read).await?.history(&query.path, query.limit).await?))
+pub async fn history(asked: Asked, Params(query): Params<HistoryQuery>) -> Result<Json<Vec<Commit>>, ApiError> {
+    Ok(Json(asked.to_look().await?.history(&query.path, query.limit).await?))
 }
 
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -294,13 +265,8 @@ pub struct DiffQuery {
 #[utoipa::path(get, path = "/sandboxes/{id}/git/diff", tag = "git",
     params(("id" = String, Path, description = "id or name"), DiffQuery),
     responses((status = 200, description = "Counts by file, and the patch", body = Diff)))]
-pub async fn diff(
-    State(app): State<App>,
-    Authenticated(caller): Authenticated,
-    Path(id): Path<String>,
-    Params(query): Params<DiffQuery>,
-) -> Result<Json<Diff>, ApiError> {
-    let git = reach(&app, &caller, &id, Scope::Read).await?;
+pub async fn diff(asked: Asked, Params(query): Params<DiffQuery>) -> Result<Json<Diff>, ApiError> {
+    let git = asked.to_look().await?;
     let range = match (query.from, query.to, query.staged) {
         (Some(from), Some(to), _) => DiffRange::Between(from, to),
         (Some(from), None, _) => DiffRange::Since(from),

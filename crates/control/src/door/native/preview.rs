@@ -18,6 +18,7 @@ use crate::clock::{Timestamp, after};
 use crate::door::{relay, shield};
 use crate::guest::{Guest, GuestError};
 use crate::sandbox::Sandbox;
+use crate::secret::same;
 use crate::{App, Error, Scope};
 
 const TOKEN: &str = "cove_token";
@@ -99,12 +100,7 @@ fn sign(sandbox: &Sandbox, port: u16, end: Timestamp) -> String {
 fn is_signed(sandbox: &Sandbox, port: u16, token: &str, now: Timestamp) -> bool {
     let Some((end, _)) = token.split_once('.') else { return false };
     let Some(end) = end.parse().ok().and_then(|second| Timestamp::from_second(second).ok()) else { return false };
-    end > now && same(&sign(sandbox, port, end), token)
-}
-
-/// Takes as long whatever differs.
-fn same(one: &str, other: &str) -> bool {
-    one.len() == other.len() && one.bytes().zip(other.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
+    end > now && same(token, sign(sandbox, port, end))
 }
 
 /// Every method that a program inside may want. `TRACE` and `CONNECT` are for the hop before us.

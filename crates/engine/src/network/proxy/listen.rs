@@ -3,11 +3,11 @@
 //! A socket belongs to the namespace its maker was in, for good, whoever holds it: the sockets are made inside and served
 //! from the host's. The thread that goes in ends there.
 
-use std::io;
+use std::net::SocketAddrV4;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use cove_sys::network_envoy::{Step, bind};
-use rustix::net::SocketType;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::network::error::Error;
 use crate::network::namespace::{self, PROXY};
@@ -33,18 +33,17 @@ pub fn open(network: BorrowedFd<'_>) -> Result<Listening, Error> {
     })
 }
 
-/// The same in a network namespace that belongs to a user namespace of an ordinary user.
-pub fn open_within(user: BorrowedFd<'_>, network: BorrowedFd<'_>) -> Result<Listening, Error> {
-    let bind = |kind, backlog| Step::Bind { kind, address: PROXY, backlog };
-    let brought = namespace::dispatch(
-        user,
-        vec![
-            (Step::Join(network), "enter"),
-            (bind(SocketType::STREAM, BACKLOG), "open the egress proxy's listener in"),
-            (bind(SocketType::DGRAM, 0), "open the egress proxy's resolver in"),
-        ],
-    )?;
-    let sockets: [OwnedFd; 2] = brought.try_into().map_err(|_| Error::Listen(io::ErrorKind::NotFound.into()))?;
-    let [connections, questions] = sockets;
-    Ok(Listening { connections, questions })
+/// A socket in the calling thread's network namespace, bound and, if it is a stream, listening.
+fn bind(kind: SocketType, address: &SocketAddrV4, backlog: i32) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::INET, kind, flags, None)?;
+    if kind == SocketType::STREAM {
+        // Connections of an earlier server may linger on the port.
+        rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
+    }
+    rustix::net::bind(&socket, address)?;
+    if kind == SocketType::STREAM {
+        rustix::net::listen(&socket, backlog)?;
+    }
+    Ok(socket)
 }

@@ -36,7 +36,6 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use self::account::Account;
 use self::budget::{Budget, Purpose};
-use self::listen::Listening;
 use self::worker::{Attach, Command, Order, Worker};
 use super::error::Error;
 use super::policy;
@@ -110,26 +109,6 @@ impl Proxy {
     /// Serves a sandbox whose namespace was made for egress. Doing it again, also after a restart, opens the same sockets
     /// anew; connections of the time before are lost.
     pub fn attach(&self, id: &SandboxId, network: BorrowedFd<'_>, egress: &Egress) -> Result<(), Error> {
-        self.attach_opened(id, egress, || listen::open(network))
-    }
-
-    /// The same for an ordinary user's sandbox, whose namespace belongs to a user namespace of that user.
-    pub fn attach_within(
-        &self,
-        id: &SandboxId,
-        user: BorrowedFd<'_>,
-        network: BorrowedFd<'_>,
-        egress: &Egress,
-    ) -> Result<(), Error> {
-        self.attach_opened(id, egress, || listen::open_within(user, network))
-    }
-
-    fn attach_opened(
-        &self,
-        id: &SandboxId,
-        egress: &Egress,
-        open: impl FnOnce() -> Result<Listening, Error>,
-    ) -> Result<(), Error> {
         policy::check(egress).map_err(Error::Policy)?;
         let mut attached = self.attached();
         let account = match attached.remove(id) {
@@ -140,7 +119,7 @@ impl Proxy {
             }
         };
         let permit = self.budget.take(Purpose::Listening, 2).ok_or_else(|| Error::Descriptors(budget::limit()))?;
-        let listening = open()?;
+        let listening = listen::open(network)?;
         let worker = self.least_loaded(&attached);
         let (policy, account) = (Arc::new(egress.clone()), account);
         let attach = Attach { id: id.clone(), listening, policy, account: account.clone(), permit };

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use sha2::{Digest, Sha256};
 
 use super::super::query::Query;
-use super::super::same;
+use crate::secret::same;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
@@ -37,7 +37,7 @@ pub fn check(query: &Query, operation: Operation, token: &str, now: i64) -> Resu
     let expiration = query.get("signature_expiration");
     let path = query.get("path").unwrap_or_default();
     let user = query.get("username").unwrap_or_default();
-    if !same(shown.as_bytes(), sign(path, operation, user, token, expiration).as_bytes()) {
+    if !same(shown, sign(path, operation, user, token, expiration)) {
         return Err(Invalid::Wrong);
     }
     match expiration.map(str::parse::<i64>) {
