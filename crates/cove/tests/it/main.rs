@@ -7,6 +7,7 @@ mod config;
 mod crash;
 mod doctor;
 mod jobs;
+mod last_words;
 mod loadtest;
 mod object_store;
 mod ordinary;

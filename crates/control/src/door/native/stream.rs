@@ -11,12 +11,15 @@
 //!
 //! Closing the socket leaves the process running; it can be joined again at any byte of its output.
 
+use std::time::Duration;
+
+use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::response::Response;
 use cove_protocol::process::{Selector, Stdio};
 use cove_protocol::{Control, Event, Reply, Request};
-use futures::stream::SplitSink;
+use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt as _, StreamExt as _};
 use serde::Deserialize;
 use serde_json::json;
@@ -25,7 +28,7 @@ use super::auth::Authenticated;
 use super::error::ApiError;
 use super::exec::{ExecBody, ExitView, Size};
 use super::extract::Path;
-use crate::guest::{Guest, Item, Receiver, Sender};
+use crate::guest::{Guest, GuestError, Item, Receiver, Sender};
 use crate::sandbox::Sandbox;
 use crate::{App, Error, Scope};
 
@@ -98,33 +101,60 @@ async fn converse(app: App, sandbox: Sandbox, guest: Guest, mut socket: WebSocke
     }
     let speaking = async {
         if let Err(error) = speak(from, &mut out).await {
-            let message = json!({"type": "error", "code": error.code(), "message": error.to_string()});
-            let _gone = out.send(Message::Text(message.to_string().into())).await;
-        }
-        let _gone = out.send(Message::Close(None)).await;
-    };
-    let hearing = async {
-        let mut to = to;
-        while let Some(Ok(message)) = incoming.next().await {
-            app.touch(&sandbox.id);
-            match hear(message, &mut to).await {
-                Ok(Heard::GoOn) => {}
-                Ok(Heard::Closed) | Err(_) => return,
-            }
+            refuse(&mut out, &error).await;
         }
     };
-    tokio::select! {
-        () = speaking => {}
-        () = hearing => {}
-        () = keep_awake(&app, &sandbox) => {}
-        () = app.ending().cancelled() => {}
+    let hearing = listen(&app, &sandbox, &mut incoming, to);
+    let nonsense = tokio::select! {
+        () = speaking => None,
+        heard = hearing => heard.err(),
+        () = keep_awake(&app, &sandbox) => None,
+        () = app.ending().cancelled() => None,
+    };
+    if let Some(error) = nonsense {
+        refuse(&mut out, &error).await;
     }
+    let _gone = out.send(Message::Close(None)).await;
+    // A connection that is closed on input which nobody read is reset, and a reset can overtake the last words.
+    let _silent = tokio::time::timeout(FAREWELL, async { while let Some(Ok(_)) = incoming.next().await {} }).await;
+}
+
+/// How long a client may take to hang up after the last word.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+async fn refuse(out: &mut SplitSink<WebSocket, Message>, error: &Error) {
+    let message = json!({"type": "error", "code": error.code(), "message": error.to_string()});
+    // The client may be gone already.
+    let _gone = out.send(Message::Text(message.to_string().into())).await;
+}
+
+/// Carries what the client says into the sandbox until it leaves or says what cannot be understood. A command that has
+/// ended takes no more input: that is no reason to hang up on its last words, which may still be on their way.
+async fn listen(app: &App, sandbox: &Sandbox, incoming: &mut SplitStream<WebSocket>, to: Sender) -> Result<(), Error> {
+    let mut to = Some(to);
+    while let Some(Ok(message)) = incoming.next().await {
+        app.touch(&sandbox.id);
+        let word = match message {
+            Message::Close(_) => return Ok(()),
+            Message::Ping(_) | Message::Pong(_) => continue,
+            Message::Binary(bytes) => Word::Input(bytes),
+            Message::Text(text) => {
+                Word::Steer(serde_json::from_str(&text).map_err(|error| Error::invalid("message", error.to_string()))?)
+            }
+        };
+        if let Some(sender) = &mut to
+            && pass_on(word, sender).await.is_err()
+        {
+            to = None;
+        }
+    }
+    Ok(())
 }
 
 /// Somebody who watches uses the sandbox.
 async fn keep_awake(app: &App, sandbox: &Sandbox) {
     loop {
-        tokio::time::sleep(std::time::Duration::from_secs(30)).await;
+        tokio::time::sleep(Duration::from_secs(30)).await;
         app.touch(&sandbox.id);
     }
 }
@@ -196,25 +226,16 @@ fn binary(stream: u8, bytes: &[u8]) -> Message {
     Message::Binary(message.into())
 }
 
-enum Heard {
-    GoOn,
-    Closed,
+enum Word {
+    Input(Bytes),
+    Steer(Steer),
 }
 
-async fn hear(message: Message, to: &mut Sender) -> Result<Heard, Error> {
-    match message {
-        Message::Binary(bytes) => to.stdin(&bytes).await?,
-        Message::Text(text) => {
-            let steer: Steer =
-                serde_json::from_str(&text).map_err(|error| Error::invalid("message", error.to_string()))?;
-            match steer {
-                Steer::Resize(size) => to.control(&Control::Resize { size: size.into() }).await?,
-                Steer::Signal { signal, group } => to.control(&Control::Signal { signal, group }).await?,
-                Steer::EndInput => to.end().await?,
-            }
-        }
-        Message::Close(_) => return Ok(Heard::Closed),
-        Message::Ping(_) | Message::Pong(_) => {}
+async fn pass_on(word: Word, to: &mut Sender) -> Result<(), GuestError> {
+    match word {
+        Word::Input(bytes) => to.stdin(&bytes).await,
+        Word::Steer(Steer::Resize(size)) => to.control(&Control::Resize { size: size.into() }).await,
+        Word::Steer(Steer::Signal { signal, group }) => to.control(&Control::Signal { signal, group }).await,
+        Word::Steer(Steer::EndInput) => to.end().await,
     }
-    Ok(Heard::GoOn)
 }

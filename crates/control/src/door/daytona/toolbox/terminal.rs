@@ -262,7 +262,9 @@ async fn converse(machine: Machine, id: String, mut socket: WebSocket, operation
                 Message::Ping(_) | Message::Pong(_) => continue,
                 Message::Close(_) => break,
             };
+            // A terminal that has ended takes no more; its goodbye may still be on its way.
             if input.to.stdin(&typed).await.is_err() {
+                while let Some(Ok(_)) = from_client.next().await {}
                 return;
             }
         }
