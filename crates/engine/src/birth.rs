@@ -2,7 +2,6 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD};
@@ -14,10 +13,10 @@ use cove_sys::mount::{Attributes, Reach, set_attributes};
 
 use crate::base;
 use crate::cgroup::Entry;
+use crate::cradle::Nest;
 use crate::error::Error;
 use crate::fence::{self, Inside};
 use crate::house::Fresh;
-use crate::memory_info;
 use crate::network::RESOLVER;
 use crate::pool::Identity;
 use crate::privilege::{self, Ids, Privilege};
@@ -36,7 +35,7 @@ pub struct Birth {
     pub identity: Identity,
     pub network: OwnedFd,
     pub entry: Entry,
-    pub listener: UnixListener,
+    pub nest: Nest,
     storage: OwnedFd,
     overlays: Vec<Layered>,
     shown: Vec<Shown>,
@@ -82,30 +81,21 @@ impl Birth {
         identity: Identity,
         network: OwnedFd,
         entry: Entry,
-        socket: &Path,
+        nest: Nest,
         spawners: &Spawners,
     ) -> Result<Birth, Error> {
         let overlays = layers.overlays(layers.map(&identity))?;
         let shown = layers.shown(&identity, spawners)?;
         let rules = layers.rules();
-        let file = socket.with_file_name("meminfo");
-        let memory_info = layers.memory.map(|memory| memory_info::make(&file, memory)).transpose()?;
+        let memory_info = layers.memory.map(|memory| nest.memory_info(memory)).transpose()?;
         let storage = open_storage(upper, &identity, layers.map(&identity))?;
         let boot_id = boot_id()?;
-        // What an earlier life left there is nobody's.
-        match std::fs::remove_file(socket) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(Error::file("remove", socket)(error));
-            }
-            _ => {}
-        }
-        let listener = UnixListener::bind(socket).map_err(Error::file("listen on", socket))?;
         let (fresh, privilege) = (layers.fresh, layers.privilege);
         Ok(Birth {
             identity,
             network,
             entry,
-            listener,
+            nest,
             storage,
             overlays,
             shown,
@@ -175,7 +165,7 @@ impl Birth {
             shared_memory: spec.limits.memory / 2,
             memory_info: self.memory_info.as_ref().map(|file| pass(file.as_fd())).transpose()?,
             boot_id: self.boot_id.clone(),
-            listener: pass(self.listener.as_fd())?,
+            listener: pass(self.nest.listener.as_fd())?,
             leash: leash.map(&mut pass).transpose()?,
             configuration: configuration(spec),
         })

@@ -122,7 +122,10 @@ impl Engine {
 
     fn bring_up(&self, spec: &Spec, fresh: Fresh) -> Result<Running, Error> {
         let (house, id) = (&*self.house, &spec.id);
-        house.records.write_spec(spec)?;
+        let nest = match fresh {
+            Fresh::Yes => house.records.begin(spec, house.pool.cradle())?,
+            Fresh::No => house.records.begin_again(spec)?,
+        };
         let upper = house.upper(spec)?;
         let kind = match spec.network {
             Network::None => Kind::Loopback,
@@ -149,7 +152,7 @@ impl Engine {
             };
             let entry = group.as_ref().map(Group::entry).transpose()?.unwrap_or_default();
             let socket = house.records.socket(id);
-            let birth = Birth::prepare(&layers, &upper, identity, network, entry, &socket, &house.spawners)?;
+            let birth = Birth::prepare(&layers, &upper, identity, network, entry, nest, &house.spawners)?;
             if let Network::Full(egress) = &spec.network {
                 house.proxy()?.attach(id, birth.network.as_fd(), egress)?;
             }

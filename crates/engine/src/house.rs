@@ -101,6 +101,8 @@ impl House {
         let data = &config.data;
         let records = Records::open(data)?;
         let hierarchy = Hierarchy::of_realm(&records.realm()?)?;
+        let target = if privilege == Privilege::Root { config.pool } else { 0 };
+        let pool = Pool::new(target, hierarchy.clone(), records.clone());
         let (departed, departures) = channel();
         let house = House {
             data: data.canonicalize().map_err(Error::file("find", data))?,
@@ -108,7 +110,7 @@ impl House {
             records,
             store: Store::open(data)?,
             spawners,
-            pool: Arc::new(Pool::new(if privilege == Privilege::Root { config.pool } else { 0 }, hierarchy.clone())),
+            pool: Arc::new(pool),
             base: base::layer(data, usual_ids(privilege))?,
             privilege,
             waived: config.waived.clone(),
@@ -246,7 +248,7 @@ impl House {
         let running = Running { id: id.clone(), pid, start_time, socket };
         let mut live = Live::new(running, pidfd, birth.identity.first_id, group, self.limits(spec).memory);
         live.leash = leash.map(|(_, outer)| outer);
-        let written = self.records.write_life(id, &life);
+        let written = birth.nest.write_life(&life);
         if let Err(error) = written.and_then(|()| self.pool.hand_over(life.first_id, pid)) {
             live.kill()?;
             return Err(error);
@@ -398,6 +400,7 @@ impl House {
             }
             Task::EmptyTrash => {
                 // What cannot be deleted now is tried again with the next.
+                let _ = self.records.empty_trash();
                 let _ = self.store.empty_trash();
             }
         }

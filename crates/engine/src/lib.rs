@@ -35,6 +35,7 @@ pub mod storage;
 mod base;
 mod birth;
 mod capability;
+mod cradle;
 mod fence;
 mod guest_line;
 mod guest_program;

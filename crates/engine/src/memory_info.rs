@@ -4,9 +4,9 @@
 //! heaps by it are killed. A file with the sandbox's limit is mounted over it. It is a picture: the total is right at all
 //! times, what is free is as of the last time somebody asked for the sandbox's usage. sysinfo(2) still tells the host's.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::fs::CWD;
@@ -17,10 +17,8 @@ use cove_sys::mount::{Attributes, Reach, set_attributes};
 use crate::error::Error;
 use crate::refused::Step;
 
-/// Writes the file and opens it as a detached mount.
-pub fn make(path: &Path, limit: u64) -> Result<OwnedFd, Error> {
-    let file = File::create(path).map_err(Error::file("make", path))?;
-    file.set_permissions(fs::Permissions::from_mode(0o444)).map_err(Error::file("open up", path))?;
+/// Writes the file, which lies at `path`, and opens it as a detached mount.
+pub fn fill(file: &File, path: &Path, limit: u64) -> Result<OwnedFd, Error> {
     file.write_all_at(text(limit, 0).as_bytes(), 0).map_err(Error::file("write", path))?;
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let mount = rustix::mount::open_tree(CWD, path, flags).map_err(|errno| Error::file("open", path)(errno.into()))?;

@@ -1,7 +1,7 @@
 //! Namespaces made before anybody asks: they cost more than all the rest of a launch together.
 //!
 //! A filler thread keeps a number of user namespaces (each with its range of ids), of network namespaces and of control
-//! groups ready. A caller that finds none makes its own and wakes the filler.
+//! groups ready, and directories to write sandboxes down in. A caller that finds none makes its own and wakes the filler.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -9,9 +9,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::cgroup::Hierarchy;
+use crate::cradle::Cradle;
 use crate::error::Error;
 use crate::fence::{Fence, Inside};
 use crate::network::namespace::{self, Kind};
+use crate::record::Records;
 use crate::refused::Refused;
 use crate::registry::Registry;
 use crate::spawner::handle::{Again, Spawner, Spawners, is_death};
@@ -32,6 +34,7 @@ pub struct Pool {
     target: usize,
     /// Keeps groups ready itself.
     hierarchy: Hierarchy,
+    records: Records,
     ranges: Mutex<Ranges>,
     registry: Registry,
     ready: Mutex<Ready>,
@@ -40,6 +43,7 @@ pub struct Pool {
 
 #[derive(Debug, Default)]
 struct Ready {
+    cradles: VecDeque<Cradle>,
     identities: VecDeque<Identity>,
     loopback: VecDeque<OwnedFd>,
     egress: VecDeque<OwnedFd>,
@@ -56,7 +60,7 @@ impl Ready {
 }
 
 impl Pool {
-    pub fn new(target: usize, hierarchy: Hierarchy) -> Pool {
+    pub fn new(target: usize, hierarchy: Hierarchy, records: Records) -> Pool {
         let mut place = [0u8; 4];
         // Without it ranges begin with the first; that is as good on a host with one engine.
         let _ = rustix::rand::getrandom(&mut place, rustix::rand::GetRandomFlags::empty());
@@ -64,6 +68,7 @@ impl Pool {
         Pool {
             target,
             hierarchy,
+            records,
             ranges: Mutex::new(ranges),
             registry: Registry::of_the_host(),
             ready: Mutex::default(),
@@ -146,6 +151,13 @@ impl Pool {
         Ok(Identity { first_id: 0, pair: pair(descriptors.0)?, inside })
     }
 
+    /// A directory, if one is ready.
+    pub fn cradle(&self) -> Option<Cradle> {
+        let ready = lock(&self.ready).cradles.pop_front();
+        self.wanted.notify_one();
+        ready
+    }
+
     pub fn network(&self, kind: Kind) -> Result<OwnedFd, Error> {
         let ready = lock(&self.ready).networks(kind).pop_front();
         self.wanted.notify_one();
@@ -167,6 +179,7 @@ impl Pool {
     /// The filler: runs until the pool is closed. It has a spawner of its own, so that a launch never waits for it.
     /// What it cannot make, the next launch tries itself and tells why.
     fn fill(&self, mut spawner: Spawner, again: &Again) {
+        self.records.clear_of_the_dead();
         while let Some(missing) = self.wait_for_want() {
             let made = match missing {
                 Missing::Identity => self
@@ -175,6 +188,9 @@ impl Pool {
                 Missing::Network(kind) => namespace::create(kind)
                     .map(|network| self.add(|ready| ready.networks(kind).push_back(network)))
                     .map_err(Error::from),
+                Missing::Cradle => {
+                    self.records.make_cradle().map(|cradle| self.add(|ready| ready.cradles.push_back(cradle)))
+                }
                 Missing::Group => self.hierarchy.make_ready().map_err(Error::from),
             };
             let Err(error) = made else { continue };
@@ -211,21 +227,28 @@ impl Pool {
 
     fn add(&self, put: impl FnOnce(&mut Ready)) {
         let mut ready = lock(&self.ready);
-        // What comes too late is let go; its range is of an engine that ends, and so of nobody.
-        if !ready.closed {
-            put(&mut ready);
+        put(&mut ready);
+        if ready.closed {
+            self.empty(&mut ready);
         }
     }
 
     pub fn close(&self) {
         let mut ready = lock(&self.ready);
         ready.closed = true;
+        self.empty(&mut ready);
+        self.wanted.notify_all();
+    }
+
+    fn empty(&self, ready: &mut Ready) {
         for identity in ready.identities.drain(..) {
             self.registry.give_back(identity.first_id);
         }
+        for cradle in ready.cradles.drain(..) {
+            cradle.discard();
+        }
         ready.loopback.clear();
         ready.egress.clear();
-        self.wanted.notify_all();
     }
 }
 
@@ -239,6 +262,7 @@ fn pair(mut descriptors: Vec<OwnedFd>) -> Result<Pair, Refused> {
 }
 
 enum Missing {
+    Cradle,
     Group,
     Identity,
     Network(Kind),
@@ -249,6 +273,7 @@ impl Ready {
     fn missing(&self, target: usize, groups: Option<usize>) -> Option<Missing> {
         let counts = [
             (groups.unwrap_or(target), Missing::Group),
+            (self.cradles.len(), Missing::Cradle),
             (self.identities.len(), Missing::Identity),
             (self.loopback.len(), Missing::Network(Kind::Loopback)),
             (self.egress.len(), Missing::Network(Kind::Egress)),

@@ -6,6 +6,8 @@
 //!                         running.json   while its processes live
 //!                         guest.sock     where the guest listens
 //!                         meminfo        what it sees as /proc/meminfo
+//!   <data>/cradles/<mark>/               the same, made ahead and nobody's yet
+//!   <data>/gone/<id>/                    removed; deleted as soon as somebody has the time
 //! ```
 
 use std::fs;
@@ -16,8 +18,15 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::cradle::{Cradle, Nest};
 use crate::error::Error;
+use crate::process;
 use crate::spec::{SandboxId, Spec};
+
+pub const SPEC: &str = "spec.json";
+pub const LIFE: &str = "running.json";
+pub const SOCKET: &str = "guest.sock";
+pub const MEMORY_INFO: &str = "meminfo";
 
 /// The processes of a sandbox. A pid can be somebody else's by the time it is read, so its start time and the boot it
 /// belongs to go with it.
@@ -34,14 +43,18 @@ pub struct Life {
 #[derive(Debug, Clone)]
 pub struct Records {
     folder: PathBuf,
+    cradles: PathBuf,
+    gone: PathBuf,
 }
 
 impl Records {
     pub fn open(data: &Path) -> Result<Records, Error> {
-        let folder = data.join("sandboxes");
-        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
-        made.map_err(Error::file("make", &folder))?;
-        let records = Records { folder };
+        let records =
+            Records { folder: data.join("sandboxes"), cradles: data.join("cradles"), gone: data.join("gone") };
+        for folder in [&records.folder, &records.cradles, &records.gone] {
+            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+            made.map_err(Error::file("make", folder))?;
+        }
         // 108 bytes with the closing zero: sockaddr_un(7).
         let longest = records.folder.as_os_str().len() + 1 + SandboxId::LENGTH + "/guest.sock".len();
         if longest > 107 {
@@ -83,12 +96,12 @@ impl Records {
     }
 
     pub fn socket(&self, id: &SandboxId) -> PathBuf {
-        self.directory(id).join("guest.sock")
+        self.directory(id).join(SOCKET)
     }
 
     /// What the sandbox sees as `/proc/meminfo`.
     pub fn memory_info(&self, id: &SandboxId) -> PathBuf {
-        self.directory(id).join("meminfo")
+        self.directory(id).join(MEMORY_INFO)
     }
 
     /// Makes the directory if need be. The write is whole or not at all.
@@ -96,24 +109,48 @@ impl Records {
         let directory = self.directory(&spec.id);
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
         made.map_err(Error::file("make", &directory))?;
-        replace(&directory.join("spec.json"), spec)
+        replace(&directory.join(SPEC), spec)
+    }
+
+    /// A directory for a sandbox of tomorrow.
+    pub fn make_cradle(&self) -> Result<Cradle, Error> {
+        Cradle::make(self.cradles.join(process::mark()))
+    }
+
+    /// Writes a new sandbox down, in a directory made ahead where there is one.
+    pub fn begin(&self, spec: &Spec, cradle: Option<Cradle>) -> Result<Nest, Error> {
+        let directory = self.directory(&spec.id);
+        let cradle = cradle.map_or_else(|| Cradle::make(directory.clone()), Ok)?;
+        cradle.name(spec, &directory)
+    }
+
+    /// The same for another life of a sandbox that is written down.
+    pub fn begin_again(&self, spec: &Spec) -> Result<Nest, Error> {
+        self.write_spec(spec)?;
+        Nest::make(&self.directory(&spec.id))
+    }
+
+    /// Takes away what engines that were killed had made ahead.
+    pub fn clear_of_the_dead(&self) {
+        for entry in fs::read_dir(&self.cradles).into_iter().flatten().flatten() {
+            if entry.file_name().to_str().is_some_and(process::is_of_the_dead) {
+                // What stays is seen by the next engine.
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
     }
 
     pub fn spec(&self, id: &SandboxId) -> Result<Option<Spec>, Error> {
-        read(&self.directory(id).join("spec.json"))
-    }
-
-    pub fn write_life(&self, id: &SandboxId, life: &Life) -> Result<(), Error> {
-        replace(&self.directory(id).join("running.json"), life)
+        read(&self.directory(id).join(SPEC))
     }
 
     pub fn life(&self, id: &SandboxId) -> Result<Option<Life>, Error> {
-        read(&self.directory(id).join("running.json"))
+        read(&self.directory(id).join(LIFE))
     }
 
     /// Its processes are gone.
     pub fn end_life(&self, id: &SandboxId) -> Result<(), Error> {
-        for path in [self.directory(id).join("running.json"), self.socket(id)] {
+        for path in [self.directory(id).join(LIFE), self.socket(id)] {
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(Error::file("remove", path)(error));
@@ -124,12 +161,28 @@ impl Records {
         Ok(())
     }
 
+    /// Its name is free at once; [`Records::empty_trash`] does the rest.
     pub fn remove(&self, id: &SandboxId) -> Result<(), Error> {
         let directory = self.directory(id);
-        match fs::remove_dir_all(&directory) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::file("remove", directory)(error)),
-            _ => Ok(()),
+        match fs::rename(&directory, self.gone.join(id.as_str())) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            // One of the same name is still there.
+            Err(_) => fs::remove_dir_all(&directory).map_err(Error::file("remove", directory)),
+            Ok(()) => Ok(()),
         }
+    }
+
+    /// Deletes what was removed.
+    pub fn empty_trash(&self) -> Result<(), Error> {
+        for entry in fs::read_dir(&self.gone).map_err(Error::file("list", &self.gone))?.flatten() {
+            match fs::remove_dir_all(entry.path()) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(Error::file("remove", entry.path())(error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     pub fn names(&self) -> Result<Vec<SandboxId>, Error> {
@@ -139,9 +192,13 @@ impl Records {
     }
 }
 
+pub fn text<T: Serialize>(value: &T, path: &Path) -> Result<Vec<u8>, Error> {
+    serde_json::to_vec(value).map_err(|error| Error::Invalid(format!("{}: {error}", path.display())))
+}
+
 fn replace<T: Serialize>(path: &Path, value: &T) -> Result<(), Error> {
     let draft = path.with_extension("new");
-    let text = serde_json::to_vec(value).map_err(|error| Error::Invalid(format!("{}: {error}", path.display())))?;
+    let text = text(value, path)?;
     let mut file = fs::File::create(&draft).map_err(Error::file("make", &draft))?;
     file.write_all(&text).map_err(Error::file("write", &draft))?;
     fs::rename(&draft, path).map_err(Error::file("name", path))
@@ -153,6 +210,10 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Error::file("read", path)(error)),
     };
+    // Made ahead; nobody came to write it.
+    if text.is_empty() {
+        return Ok(None);
+    }
     let value = serde_json::from_slice(&text);
     value.map(Some).map_err(|error| Error::file("read", path)(io::Error::new(io::ErrorKind::InvalidData, error)))
 }

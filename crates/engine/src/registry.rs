@@ -6,8 +6,8 @@
 //! outlives its engine. A holder that is no more holds nothing. The directory is gone with a boot, as all holders are.
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
@@ -57,8 +57,10 @@ impl Registry {
 
     fn write(&self, path: &Path, pid: u32) -> Result<(), Error> {
         let start = process::start_time(pid).unwrap_or(0);
-        let mut file = File::create(path).map_err(Error::file("make", path))?;
-        file.write_all(format!("{pid} {start}\n").as_bytes()).map_err(Error::file("write", path))
+        // One width, written over: a file that is cut first costs a disk half a millisecond.
+        let file = File::options().write(true).create(true).truncate(false).open(path);
+        let file = file.map_err(Error::file("make", path))?;
+        file.write_all_at(format!("{pid:<10} {start:<20}\n").as_bytes(), 0).map_err(Error::file("write", path))
     }
 
     /// One engine looks and writes at a time.
@@ -83,8 +85,8 @@ impl Registry {
 
 fn holder(path: &Path) -> Option<(u32, u64)> {
     let text = fs::read_to_string(path).ok()?;
-    let (pid, start) = text.trim().split_once(' ')?;
-    Some((pid.parse().ok()?, start.parse().ok()?))
+    let mut words = text.split_whitespace();
+    Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -113,6 +114,28 @@ fn a_group_is_made_joined_found_again_killed_and_gone() {
     again.remove().unwrap();
     assert!(realm.hierarchy.names().is_empty());
     again.remove().expect("gone already is fine");
+}
+
+#[test]
+fn a_group_made_ahead_becomes_the_one_that_is_asked_for() {
+    let Some(realm) = Realm::new("ahead") else { return };
+    if realm.hierarchy.version() != Version::V1 {
+        eprintln!("not applicable: a group of the second version cannot be given another name");
+        return;
+    }
+    realm.hierarchy.make_ready().unwrap();
+    let inode = |name: &str| {
+        let path = format!("/sys/fs/cgroup/memory/{}/{name}", realm.name);
+        std::fs::metadata(path).map(|group| group.ino())
+    };
+    let [ready] = realm.hierarchy.names().try_into().unwrap();
+    let made = inode(&ready).unwrap();
+    let group = realm.hierarchy.create("a", &small()).unwrap();
+    assert_eq!(inode("a").unwrap(), made, "the same one");
+    assert_eq!((realm.hierarchy.names(), realm.hierarchy.ready()), (vec!["a".into()], Some(0)));
+    let (said, _) = output_in(&group, "echo inside");
+    assert_eq!(said.trim(), "inside");
+    group.remove().unwrap();
 }
 
 #[test]

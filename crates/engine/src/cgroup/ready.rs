@@ -1,12 +1,11 @@
 //! Groups of the first version that are made before anybody needs them.
 //!
-//! Making one costs a launch a quarter of a millisecond in four trees; giving one a name costs a tenth of that
-//! (rename(2) of a group works in v1 only). A group that is ready is called `ready-<pid>-<start time>-<number>` after the process
-//! that made it: no sandbox is called so, and whoever comes later sees whether that process still lives.
+//! Making one costs a launch a quarter of a millisecond; giving one a name costs a tenth of that (rename(2) of a group
+//! works in v1 only: a v2 tree beside them is made for its sandbox). A group that is ready is called `ready-` and a mark of the
+//! process that made it: no sandbox is called so, and whoever comes later sees whether that process still lives.
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use super::{Opened, subdirectories};
@@ -17,13 +16,12 @@ const PREFIX: &str = "ready-";
 #[derive(Debug)]
 pub(super) struct Ready {
     groups: Mutex<Vec<(String, Opened)>>,
-    made: AtomicU64,
     cleared: Once,
 }
 
 impl Default for Ready {
     fn default() -> Ready {
-        Ready { groups: Mutex::default(), made: AtomicU64::new(0), cleared: Once::new() }
+        Ready { groups: Mutex::default(), cleared: Once::new() }
     }
 }
 
@@ -32,10 +30,8 @@ impl Ready {
         self.lock().len()
     }
 
-    pub(super) fn next_name(&self) -> String {
-        let pid = std::process::id();
-        let (start, number) = (process::start_time(pid).unwrap_or(0), self.made.fetch_add(1, Ordering::Relaxed));
-        format!("{PREFIX}{pid}-{start}-{number}")
+    pub(super) fn next_name() -> String {
+        format!("{PREFIX}{}", process::mark())
     }
 
     pub(super) fn add(&self, name: String, opened: Opened) {
@@ -82,22 +78,5 @@ impl Ready {
 }
 
 fn is_of_the_dead(name: &str) -> bool {
-    let maker = || {
-        let mut parts = name.strip_prefix(PREFIX)?.split('-');
-        Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
-    };
-    maker().is_some_and(|(pid, start): (u32, u64)| process::start_time(pid) != Some(start))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_living_process_has_ready_is_its_own() {
-        let ready = Ready::default();
-        assert!(!is_of_the_dead(&ready.next_name()));
-        assert!(is_of_the_dead(&format!("ready-{}-1-0", std::process::id())), "another process had the number before");
-        assert!(!is_of_the_dead("t0000000010000000000"), "a sandbox");
-    }
+    name.strip_prefix(PREFIX).is_some_and(process::is_of_the_dead)
 }

@@ -107,6 +107,11 @@ impl Tree {
         bases
     }
 
+    /// Those of the first version, in which a group can be given another name.
+    fn renamable(&self) -> Vec<&PathBuf> {
+        self.bases().into_iter().filter(|base| Some(*base) != self.unified.as_ref()).collect()
+    }
+
     /// The directory that tells whether a group exists.
     pub(super) fn landmark(&self) -> &Path {
         &self.memory
@@ -127,21 +132,26 @@ impl Tree {
 
     /// With its files opened, where one was ready.
     pub(super) fn create(&self, name: &str) -> Result<Option<Opened>, Error> {
-        match self.ready.take(&self.bases(), name) {
-            Some(opened) => Ok(Some(opened)),
-            None => self.make(name).map(|()| None),
+        let Some(mut opened) = self.ready.take(&self.renamable(), name) else {
+            return self.make(&self.bases(), name).map(|()| None);
+        };
+        if let Some(unified) = &self.unified {
+            let made = self.make(&[unified], name).and_then(|()| file::open_directory(&unified.join(name)));
+            // The first error is the one to tell; what stays is found by the sweep.
+            opened.directory = Some(made.inspect_err(|_| drop(self.remove(name)))?);
         }
+        Ok(Some(opened))
     }
 
     pub(super) fn make_ready(&self) -> Result<(), Error> {
-        self.ready.clear_of_the_dead(&self.bases());
-        let name = self.ready.next_name();
-        self.make(&name)?;
-        let opened = self.open(&name).inspect_err(|_| {
+        self.ready.clear_of_the_dead(&self.renamable());
+        let name = Ready::next_name();
+        self.make(&self.renamable(), &name)?;
+        let opened = self.open_tasks(&name).inspect_err(|_| {
             // The first error is the one to tell; what stays the next engine finds.
             let _ = self.remove(&name);
         })?;
-        self.ready.add(name, opened);
+        self.ready.add(name, Opened { tasks: opened, directory: None });
         Ok(())
     }
 
@@ -151,12 +161,12 @@ impl Tree {
 
     /// Takes away what is ready.
     pub(super) fn let_go(&self) {
-        self.ready.clear(&self.bases());
+        self.ready.clear(&self.renamable());
     }
 
-    fn make(&self, name: &str) -> Result<(), Error> {
+    fn make(&self, bases: &[&PathBuf], name: &str) -> Result<(), Error> {
         let mut made: Vec<PathBuf> = Vec::new();
-        for base in self.bases() {
+        for base in bases {
             let path = base.join(name);
             if let Err(error) = fs::create_dir(&path) {
                 for path in made {
@@ -230,14 +240,13 @@ impl Tree {
 
     /// Opens a group for those who join it.
     pub(super) fn open(&self, name: &str) -> Result<Opened, Error> {
-        let mut tasks = Vec::new();
-        for base in self.bases() {
-            if Some(base) != self.unified.as_ref() {
-                tasks.push(file::open_for_writing(&base.join(name).join("tasks"))?);
-            }
-        }
+        let tasks = self.open_tasks(name)?;
         let directory = self.unified.as_ref().map(|base| file::open_directory(&base.join(name))).transpose()?;
         Ok(Opened { tasks, directory })
+    }
+
+    fn open_tasks(&self, name: &str) -> Result<Vec<OwnedFd>, Error> {
+        self.renamable().into_iter().map(|base| file::open_for_writing(&base.join(name).join("tasks"))).collect()
     }
 
     /// The cpuset shared by all that sit on these processors, opened once.
