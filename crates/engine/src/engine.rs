@@ -17,8 +17,9 @@ use cove_sys::clone::SingleThreaded;
 use crate::birth::{Birth, Layers};
 use crate::cgroup::Group;
 use crate::error::Error;
+use crate::guest_line::Asked;
 use crate::hold::{Hold, Limit};
-use crate::house::{Adopted, Fresh, House, Leashes, Slot};
+use crate::house::{Adopted, Fresh, Greeting, House, Leashes, Slot};
 use crate::life::Live;
 use crate::network::namespace::Kind;
 use crate::pool::Filler;
@@ -31,8 +32,6 @@ use crate::spec::{Limits, Network, SandboxId, Spec, Storage};
 use crate::state::{Ended, Found, LargestProcess, Running, Usage};
 use crate::{guest_line, guest_program, storage};
 
-/// How long a new guest may take to answer; on a loaded machine a launch takes tens of milliseconds.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// How long the kernel may take to end what was killed.
 pub const KILL_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -97,30 +96,28 @@ impl Engine {
 
     /// Starts a new sandbox, or one whose files an earlier life left; returns when its guest answers.
     pub fn launch(&self, spec: &Spec) -> Result<Running, Error> {
-        self.launch_then(spec, |running| guest_line::ping(&running.socket, PATIENCE))
+        self.launch_then(spec, Greeting::Awaited)
     }
 
     /// As [`Engine::launch`], without waiting for the guest: its socket takes connections already. For a caller who
     /// asks something of it next, and sees by the answer whether it is there.
     pub fn begin(&self, spec: &Spec) -> Result<Running, Error> {
-        self.launch_then(spec, |_| Ok(()))
+        self.launch_then(spec, Greeting::None)
     }
 
-    fn launch_then(&self, spec: &Spec, ready: impl FnOnce(&Running) -> Result<(), String>) -> Result<Running, Error> {
+    fn launch_then(&self, spec: &Spec, greeting: Greeting) -> Result<Running, Error> {
         spec.check()?;
         self.house.hold.check(spec.storage, &spec.limits, &self.house.waived)?;
         let fresh = self.house.claim(&spec.id)?;
-        let started = self.bring_up(spec, fresh).and_then(|running| match ready(&running) {
-            Ok(()) => Ok(running),
-            Err(reason) => Err(Error::Guest { id: spec.id.clone(), reason }),
-        });
+        let _first = self.house.pool.launching();
+        let started = self.bring_up(spec, fresh, greeting);
         if started.is_err() {
             self.house.undo(&spec.id, fresh);
         }
         started
     }
 
-    fn bring_up(&self, spec: &Spec, fresh: Fresh) -> Result<Running, Error> {
+    fn bring_up(&self, spec: &Spec, fresh: Fresh, greeting: Greeting) -> Result<Running, Error> {
         let (house, id) = (&*self.house, &spec.id);
         let nest = match fresh {
             Fresh::Yes => house.records.begin(spec, house.pool.cradle())?,
@@ -139,7 +136,7 @@ impl Engine {
         let (identity, rest) = house.beside_identity(spec, || Ok((house.group(spec)?, house.pool.network(kind)?)));
         let identity = identity?;
         let first_id = identity.first_id;
-        let born = || -> Result<Arc<Live>, Error> {
+        let born = || -> Result<(Arc<Live>, Option<Asked>), Error> {
             let (group, network) = rest?;
             let layers = Layers {
                 spec,
@@ -152,22 +149,26 @@ impl Engine {
             };
             let entry = group.as_ref().map(Group::entry).transpose()?.unwrap_or_default();
             let socket = house.records.socket(id);
-            let birth = Birth::prepare(&layers, &upper, identity, network, entry, nest, &house.spawners)?;
-            if let Network::Full(egress) = &spec.network {
-                house.proxy()?.attach(id, birth.network.as_fd(), egress)?;
+            let birth = Birth::prepare(&layers, &upper, identity, network.namespace, entry, nest, &house.spawners)?;
+            if let (Network::Full(egress), Some(listening)) = (&spec.network, network.listening) {
+                house.proxy()?.attach_ready(id, listening, egress)?;
             }
-            let live = Arc::new(house.start(spec, &birth, group, socket)?);
+            let (live, asked) = house.start(spec, &birth, group, socket, greeting)?;
+            let live = Arc::new(live);
             self.reaper.give(Task::LetGo(birth.leftovers()));
             if spec.storage == Storage::Disk && house.leashes == Leashes::None {
                 self.reaper.give(Task::Tend);
             }
             let age = if house.leashes == Leashes::Held { Age::Young } else { Age::Settled };
             self.reaper.give(Task::Settle(Arc::clone(&live), age));
-            Ok(live)
+            Ok((live, asked))
         };
-        let live = born().inspect_err(|_| house.pool.give_back(first_id))?;
+        let (live, asked) = born().inspect_err(|_| house.pool.give_back(first_id))?;
         house.lock().insert(id.clone(), Slot::Running(Arc::clone(&live)));
         self.reaper.watch(&live)?;
+        if let Some(asked) = asked {
+            asked.pong().map_err(|reason| Error::Guest { id: id.clone(), reason })?;
+        }
         Ok(live.running.clone())
     }
 

@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
+use cove_protocol::Request as GuestRequest;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::base;
@@ -15,6 +17,7 @@ use crate::cgroup::{Group, Hierarchy, MemoryWatch};
 use crate::engine::{Config, Departure, KILL_PATIENCE};
 use crate::error::Error;
 use crate::fence::{Fence, Inside};
+use crate::guest_line::{self, Asked};
 use crate::hold::{Hold, Limit};
 use crate::life::Live;
 use crate::memory_info;
@@ -65,6 +68,16 @@ pub enum Slot {
     /// A launch is under way.
     Starting,
     Running(Arc<Live>),
+}
+
+/// How long a new guest may take to answer; on a loaded machine a launch takes tens of milliseconds.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Whether a launch waits for the guest's first word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Greeting {
+    Awaited,
+    None,
 }
 
 /// Whether a launch makes the sandbox or wakes it.
@@ -223,7 +236,14 @@ impl House {
     }
 
     /// Has a spawner clone the sandbox and writes down who it is.
-    pub fn start(&self, spec: &Spec, birth: &Birth, group: Option<Group>, socket: PathBuf) -> Result<Live, Error> {
+    pub fn start(
+        &self,
+        spec: &Spec,
+        birth: &Birth,
+        group: Option<Group>,
+        socket: PathBuf,
+        greeting: Greeting,
+    ) -> Result<(Live, Option<Asked>), Error> {
         let id = &spec.id;
         let leash = match self.leashes {
             Leashes::None => None,
@@ -243,6 +263,9 @@ impl House {
             group.sit(window);
         }
         let pid = pid.cast_unsigned();
+        // At once: it wakes up while the rest is done.
+        let greet = || guest_line::begin(&socket, &GuestRequest::Ping, PATIENCE);
+        let asked = (greeting == Greeting::Awaited).then(greet).transpose();
         let start_time = process::start_time(pid).unwrap_or(0);
         let life = Life { pid, start_time, first_id: birth.identity.first_id, boot: process::boot() };
         let running = Running { id: id.clone(), pid, start_time, socket };
@@ -253,7 +276,13 @@ impl House {
             live.kill()?;
             return Err(error);
         }
-        Ok(live)
+        match asked {
+            Ok(asked) => Ok((live, asked)),
+            Err(reason) => {
+                live.kill()?;
+                Err(Error::Guest { id: id.clone(), reason })
+            }
+        }
     }
 
     /// Takes over a sandbox that an earlier engine started.

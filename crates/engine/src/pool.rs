@@ -45,13 +45,15 @@ pub struct Pool {
 struct Ready {
     cradles: VecDeque<Cradle>,
     identities: VecDeque<Identity>,
-    loopback: VecDeque<OwnedFd>,
-    egress: VecDeque<OwnedFd>,
+    loopback: VecDeque<namespace::Ready>,
+    egress: VecDeque<namespace::Ready>,
+    /// Launches under way: they come before what is made ahead.
+    launches: usize,
     closed: bool,
 }
 
 impl Ready {
-    fn networks(&mut self, kind: Kind) -> &mut VecDeque<OwnedFd> {
+    fn networks(&mut self, kind: Kind) -> &mut VecDeque<namespace::Ready> {
         match kind {
             Kind::Loopback => &mut self.loopback,
             Kind::Egress => &mut self.egress,
@@ -127,7 +129,6 @@ impl Pool {
         other: impl FnOnce() -> Result<T, Error>,
     ) -> (Result<Identity, Error>, Result<T, Error>) {
         let ready = lock(&self.ready).identities.pop_front();
-        self.wanted.notify_one();
         if let Some(identity) = ready {
             return (Ok(identity), other());
         }
@@ -153,15 +154,19 @@ impl Pool {
 
     /// A directory, if one is ready.
     pub fn cradle(&self) -> Option<Cradle> {
-        let ready = lock(&self.ready).cradles.pop_front();
-        self.wanted.notify_one();
-        ready
+        lock(&self.ready).cradles.pop_front()
     }
 
-    pub fn network(&self, kind: Kind) -> Result<OwnedFd, Error> {
+    pub fn network(&self, kind: Kind) -> Result<namespace::Ready, Error> {
         let ready = lock(&self.ready).networks(kind).pop_front();
-        self.wanted.notify_one();
-        ready.map_or_else(|| Ok(namespace::create(kind)?), Ok)
+        ready.map_or_else(|| Ok(namespace::make_ready(kind)?), Ok)
+    }
+
+    /// While the value lives the filler keeps still, unless half of something is used up: it would take the processors and
+    /// the kernel's locks from the launch.
+    pub fn launching(&self) -> Launching<'_> {
+        lock(&self.ready).launches += 1;
+        Launching(self)
     }
 
     fn make_identity(&self, call: impl FnOnce(&Request) -> Result<Vec<OwnedFd>, Refused>) -> Result<Identity, Error> {
@@ -185,7 +190,7 @@ impl Pool {
                 Missing::Identity => self
                     .make_identity(|request| Ok(spawner.call(request, &Outgoing::default())?.1.0))
                     .map(|identity| self.add(|ready| ready.identities.push_back(identity))),
-                Missing::Network(kind) => namespace::create(kind)
+                Missing::Network(kind) => namespace::make_ready(kind)
                     .map(|network| self.add(|ready| ready.networks(kind).push_back(network)))
                     .map_err(Error::from),
                 Missing::Cradle => {
@@ -210,7 +215,8 @@ impl Pool {
     fn wait_for_want(&self) -> Option<Missing> {
         let mut ready = lock(&self.ready);
         while !ready.closed {
-            if let Some(missing) = ready.missing(self.target, self.hierarchy.ready()) {
+            let target = if ready.launches > 0 { self.target.div_ceil(2) } else { self.target };
+            if let Some(missing) = ready.missing(target, self.hierarchy.ready()) {
                 return Some(missing);
             }
             ready = self.wanted.wait(ready).unwrap_or_else(PoisonError::into_inner);
@@ -249,6 +255,17 @@ impl Pool {
         }
         ready.loopback.clear();
         ready.egress.clear();
+    }
+}
+
+/// A launch under way.
+#[derive(Debug)]
+pub struct Launching<'a>(&'a Pool);
+
+impl Drop for Launching<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.ready).launches -= 1;
+        self.0.wanted.notify_one();
     }
 }
 

@@ -20,6 +20,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use super::error::Error;
 use super::firewall::{self, Ipv6};
 use super::netlink::{self, Batch, Socket};
+use super::proxy::listen::{self, Listening};
 use crate::privilege::{self, Ids, Privilege};
 
 /// What a sandbox's network can do.
@@ -46,14 +47,36 @@ pub(super) const PROXY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(127, 200,
 /// only the proxy's.
 const FIRST_OPEN_PORT: &str = "2";
 
+/// A namespace, and the proxy's sockets in it where it has egress.
+#[derive(Debug)]
+pub struct Ready {
+    pub namespace: OwnedFd,
+    pub listening: Option<Listening>,
+}
+
+/// As [`create`], with the proxy's sockets open: all that a launch would have to go inside for.
+pub fn make_ready(kind: Kind) -> Result<Ready, Error> {
+    in_thread_of_its_own(move || {
+        let namespace = create_here(kind)?;
+        let listening = match kind {
+            Kind::Loopback => None,
+            Kind::Egress => Some(listen::open_here()?),
+        };
+        Ok(Ready { namespace, listening })
+    })
+}
+
 /// Makes a namespace with its loopback device up. It belongs to the caller's user namespace, so that not even root of a
 /// sandbox's user namespace can change it.
 pub fn create(kind: Kind) -> Result<OwnedFd, Error> {
-    in_thread_of_its_own(move || {
-        unshare_network().map_err(Error::step("make a network namespace"))?;
-        set_up(kind)?;
-        current().map_err(Error::step("open the new network namespace"))
-    })
+    in_thread_of_its_own(move || create_here(kind))
+}
+
+/// The calling thread stays in it.
+fn create_here(kind: Kind) -> Result<OwnedFd, Error> {
+    unshare_network().map_err(Error::step("make a network namespace"))?;
+    set_up(kind)?;
+    current().map_err(Error::step("open the new network namespace"))
 }
 
 /// Does something inside a namespace, by a thread that ends with it.

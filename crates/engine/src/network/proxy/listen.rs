@@ -1,7 +1,7 @@
 //! Opens the proxy's sockets inside a sandbox's network namespace.
 //!
 //! A socket belongs to the namespace its maker was in, for good, whoever holds it: the sockets are made inside and served
-//! from the host's. The thread that goes in ends there.
+//! from the host's. The thread that goes in ends there; for a namespace made ahead they are made with it.
 
 use std::net::SocketAddrV4;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -25,11 +25,14 @@ pub struct Listening {
 const BACKLOG: i32 = 1024;
 
 pub fn open(network: BorrowedFd<'_>) -> Result<Listening, Error> {
-    namespace::within(network, || {
-        Ok(Listening {
-            connections: bind(SocketType::STREAM, &PROXY, BACKLOG).map_err(|errno| Error::Listen(errno.into()))?,
-            questions: bind(SocketType::DGRAM, &PROXY, 0).map_err(|errno| Error::Listen(errno.into()))?,
-        })
+    namespace::within(network, open_here)
+}
+
+/// In the network namespace of the calling thread.
+pub fn open_here() -> Result<Listening, Error> {
+    Ok(Listening {
+        connections: bind(SocketType::STREAM, &PROXY, BACKLOG).map_err(|errno| Error::Listen(errno.into()))?,
+        questions: bind(SocketType::DGRAM, &PROXY, 0).map_err(|errno| Error::Listen(errno.into()))?,
     })
 }
 

@@ -16,7 +16,7 @@ mod account;
 mod arena;
 mod budget;
 mod journal;
-mod listen;
+pub(super) mod listen;
 mod lookup;
 mod relay;
 mod source;
@@ -36,6 +36,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use self::account::Account;
 use self::budget::{Budget, Purpose};
+use self::listen::Listening;
 use self::worker::{Attach, Command, Order, Worker};
 use super::error::Error;
 use super::policy;
@@ -109,6 +110,20 @@ impl Proxy {
     /// Serves a sandbox whose namespace was made for egress. Doing it again, also after a restart, opens the same sockets
     /// anew; connections of the time before are lost.
     pub fn attach(&self, id: &SandboxId, network: BorrowedFd<'_>, egress: &Egress) -> Result<(), Error> {
+        self.serve(id, egress, || listen::open(network))
+    }
+
+    /// The same for a namespace whose sockets are open already.
+    pub fn attach_ready(&self, id: &SandboxId, listening: Listening, egress: &Egress) -> Result<(), Error> {
+        self.serve(id, egress, || Ok(listening))
+    }
+
+    fn serve(
+        &self,
+        id: &SandboxId,
+        egress: &Egress,
+        listen: impl FnOnce() -> Result<Listening, Error>,
+    ) -> Result<(), Error> {
         policy::check(egress).map_err(Error::Policy)?;
         let mut attached = self.attached();
         let account = match attached.remove(id) {
@@ -119,7 +134,7 @@ impl Proxy {
             }
         };
         let permit = self.budget.take(Purpose::Listening, 2).ok_or_else(|| Error::Descriptors(budget::limit()))?;
-        let listening = listen::open(network)?;
+        let listening = listen()?;
         let worker = self.least_loaded(&attached);
         let (policy, account) = (Arc::new(egress.clone()), account);
         let attach = Attach { id: id.clone(), listening, policy, account: account.clone(), permit };
