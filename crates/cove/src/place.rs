@@ -1,5 +1,7 @@
 //! Where things lie on this machine.
 
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// The data directory: what was asked for, else the usual place for this user.
@@ -38,16 +40,39 @@ impl Place {
         let usual = match files {
             _ if self.asked.is_some() => None,
             Files::OnDisk => None,
-            Files::InMemory if is_root() => Some(PathBuf::from("/run")),
-            Files::InMemory => variable("XDG_RUNTIME_DIR"),
+            Files::InMemory if is_root() => Some(in_memory()),
+            Files::InMemory => variable("XDG_RUNTIME_DIR").map(|folder| folder.join("cove")),
         };
         match (usual, files) {
-            (Some(usual), _) => usual.join("cove"),
+            (Some(usual), _) => usual,
             (None, Files::InMemory) => self.data().join("run"),
             // Apart: a run in memory then never touches the disk's backing, let alone has to mount it.
             (None, Files::OnDisk) => self.data().join("run-on-disk"),
         }
     }
+}
+
+/// Root's place for what a reboot may take. On most hosts `/run` is in memory; where it lies on a disk, every run would wait
+/// for that disk whenever somebody else writes.
+fn in_memory() -> PathBuf {
+    let usual = PathBuf::from("/run/cove");
+    let (shared, own) = (Path::new("/dev/shm"), Path::new("/dev/shm/cove-run"));
+    if is_tmpfs(Path::new("/run")) || !is_tmpfs(shared) || !is_roots_alone(own) {
+        return usual;
+    }
+    own.to_owned()
+}
+
+/// Anybody may make directories there, so one that was there before must be root's and nobody else's.
+fn is_roots_alone(folder: &Path) -> bool {
+    // There already, or it cannot be: the look tells.
+    let _ = fs::DirBuilder::new().mode(0o700).create(folder);
+    folder.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == 0 && found.mode() & 0o077 == 0)
+}
+
+fn is_tmpfs(folder: &Path) -> bool {
+    // TMPFS_MAGIC, statfs(2).
+    rustix::fs::statfs(folder).is_ok_and(|found| found.f_type == 0x0102_1994)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
+use std::time::Duration;
 
 use cove_protocol::Request;
 use serde::Serialize;
@@ -22,6 +23,8 @@ use crate::{App, Caller, Error, Scope, random};
 /// Members made at one time for one pool.
 const AT_ONCE: u32 = 4;
 const LARGEST: u32 = 10_000;
+/// Between a member's leaving and the making of the next.
+const REST: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolSize {
@@ -187,7 +190,7 @@ impl App {
                 member
             });
             let Some(member) = member.flatten() else { return Ok(None) };
-            self.wake_timers();
+            self.refill_soon();
             let mut sandbox = adopt(draft, &member);
             let outdated = member.root != draft.root;
             if outdated || !self.is_fit_for_use(&sandbox, template).await {
@@ -217,6 +220,15 @@ impl App {
                 }
             }
         }
+    }
+
+    /// Not at once: making a member takes a processor for some milliseconds, and the caller's first command wants it.
+    fn refill_soon(&self) {
+        let app = self.clone();
+        self.tasks().spawn(async move {
+            tokio::time::sleep(REST).await;
+            app.wake_timers();
+        });
     }
 
     fn give_back(&self, member: Sandbox) {
@@ -275,7 +287,7 @@ impl App {
         if let Err(error) = &made {
             tracing::warn!(template, %error, detail = error.detail(), "fill a pool");
             // Not again at once: what failed may need a moment.
-            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
         }
         self.pools().with(&organisation, &template, |members| {
             members.making = members.making.saturating_sub(1);

@@ -31,6 +31,7 @@ use crate::measure::machine::{Machine, is_debug_build, version_of};
 use crate::measure::own_server::OwnServer;
 use crate::measure::report::{Absent, Report, Suite, VERSION};
 use crate::measure::{markdown, page, terminal};
+use crate::place::{Files, Place};
 use crate::render::{print_json, say};
 
 /// Measure sandboxes on this machine, beside other programs that are installed
@@ -190,7 +191,9 @@ impl Bench {
         let home = tempfile::Builder::new().prefix("cove-bench-").tempdir().map_err(trouble)?;
         // Other runtimes look at their root with the ids of the sandbox.
         std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o755)).map_err(trouble)?;
-        let run_home = tempfile::Builder::new().prefix("cove-bench-").tempdir_in("/run").ok();
+        let usual = Place::usual().ephemeral(Files::InMemory);
+        let beside = usual.parent().unwrap_or(&usual);
+        let run_home = tempfile::Builder::new().prefix("cove-bench-").tempdir_in(beside).ok();
         let bar = ProgressBar::new(0);
         let style = ProgressStyle::with_template("{bar:30} {msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style);

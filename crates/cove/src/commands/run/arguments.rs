@@ -76,7 +76,7 @@ pub struct Arguments {
     #[arg(long, short = 'v', value_name = "HOST:INSIDE[:ro|rw]", value_parser = parse_mount, help_heading = "Borders")]
     pub mount: Vec<Mount>,
 
-    /// Keep what is needed in this directory [default: /run/cove, or below your home]
+    /// Keep what is needed in this directory [default: in memory, below /run or /dev/shm, or below your home]
     #[arg(long, value_name = "DIR", hide = true)]
     pub data: Option<PathBuf>,
 
