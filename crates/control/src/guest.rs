@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cove_protocol::frame::{self, BULK};
+use cove_protocol::frame::{self, BULK, FILE_BULK};
 use cove_protocol::{Control, Event, Failure, Frame, FrameError, Kind, Reply, Request};
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
 
@@ -173,11 +173,11 @@ impl Receiver {
 
 impl Sender {
     pub async fn stdin(&mut self, bytes: &[u8]) -> Result<(), GuestError> {
-        self.bulk(Kind::Stdin, bytes).await
+        self.bulk(Kind::Stdin, bytes, BULK).await
     }
 
     pub async fn data(&mut self, bytes: &[u8]) -> Result<(), GuestError> {
-        self.bulk(Kind::Data, bytes).await
+        self.bulk(Kind::Data, bytes, FILE_BULK).await
     }
 
     pub async fn control(&mut self, control: &Control) -> Result<(), GuestError> {
@@ -189,8 +189,8 @@ impl Sender {
         self.frame(&Frame::end()).await
     }
 
-    async fn bulk(&mut self, kind: Kind, bytes: &[u8]) -> Result<(), GuestError> {
-        for chunk in bytes.chunks(BULK) {
+    async fn bulk(&mut self, kind: Kind, bytes: &[u8], most: usize) -> Result<(), GuestError> {
+        for chunk in bytes.chunks(most) {
             frame::write_async(&mut self.to, kind, chunk).await?;
         }
         Ok(())

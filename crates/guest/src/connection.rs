@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use cove_protocol::frame::{self, Frame, FrameError, Kind};
+use cove_protocol::frame::{self, Frame, FrameError, Kind, Reader};
 use cove_protocol::{Event, Failure, FailureKind, MAX_PAYLOAD, Reply, Request};
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -22,11 +22,12 @@ const DRAIN_WITHIN: Duration = Duration::from_secs(30);
 
 pub struct Connection {
     pub socket: UnixStream,
+    uploaded: Reader,
 }
 
 impl Connection {
     pub fn new(socket: UnixStream) -> Self {
-        Connection { socket }
+        Connection { socket, uploaded: Reader::default() }
     }
 
     /// The first frame. `None` when the host closed without a word or said nothing in time.
@@ -62,12 +63,13 @@ impl Connection {
         }
     }
 
-    /// The next bytes of an upload; `None` at its End. A close before that is a failure: half is not the whole.
-    pub fn data(&mut self) -> Result<Option<Vec<u8>>> {
-        match self.receive()? {
-            Some(Frame { kind: Kind::Data, payload }) => Ok(Some(payload)),
-            Some(Frame { kind: Kind::End, .. }) => Ok(None),
-            Some(frame) => Err(bad_frame(&FrameError::Unexpected { expected: "data", got: frame.kind })),
+    /// The next bytes of an upload, there until the next call; `None` at its End. A close before that is a failure:
+    /// half is not the whole.
+    pub fn data(&mut self) -> Result<Option<&[u8]>> {
+        match self.uploaded.next(&mut self.socket).map_err(|error| bad_frame(&error))? {
+            Some((Kind::Data, bytes)) => Ok(Some(bytes)),
+            Some((Kind::End, _)) => Ok(None),
+            Some((got, _)) => Err(bad_frame(&FrameError::Unexpected { expected: "data", got })),
             None => Err(bad_frame(&FrameError::Truncated)),
         }
     }

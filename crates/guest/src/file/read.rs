@@ -2,7 +2,7 @@
 
 use cove_protocol::Kind;
 use cove_protocol::Reply;
-use cove_protocol::frame::BULK;
+use cove_protocol::frame::FILE_BULK;
 use rustix::io::{Errno, pread};
 
 use super::actor::Actor;
@@ -27,9 +27,9 @@ pub fn read(
     entry.metadata = metadata::of(&file);
     connection.reply(&Reply::Entry { entry })?;
     let mut left = length.unwrap_or(u64::MAX);
-    let mut buffer = vec![0; BULK];
+    let mut buffer = vec![0; FILE_BULK];
     while left > 0 {
-        let most = usize::try_from(left).unwrap_or(BULK).min(BULK);
+        let most = usize::try_from(left).unwrap_or(FILE_BULK).min(FILE_BULK);
         // To the end and not to the size: files of /proc have none, and files grow.
         let count = match pread(&file, buffer.get_mut(..most).unwrap_or_default(), offset) {
             Ok(0) => break,

@@ -28,6 +28,11 @@ pub const REPLACING: &str = ".cove-replacing-";
 
 const NEW_MODE: u32 = 0o644;
 
+/// Zeros are looked for in stretches of this size.
+const HOLE: usize = 64 << 10;
+/// A shorter stretch is not worth a hole.
+const SMALLEST_HOLE: usize = 4 << 10;
+
 pub struct Wanted<'a> {
     pub path: &'a str,
     pub user: Option<&'a str>,
@@ -57,7 +62,7 @@ pub fn write(guest: &Guest, connection: &mut Connection, wanted: &Wanted<'_>) ->
     let place = Place::find(&actor, wanted.path)?.through_links()?;
     let mut target = Target::open(&place, wanted.how, wanted.mode)?;
     while let Some(bytes) = connection.data()? {
-        target.write(&bytes).during(format!("write {}", place.path))?;
+        target.write(bytes).during(format!("write {}", place.path))?;
     }
     target.finish().during(format!("write {}", place.path))?;
     let mut seen = entry::entry(&actor, &place, "stat")?;
@@ -152,11 +157,24 @@ impl<'a> Target<'a> {
     }
 
     /// Appends bytes; a stretch of zeros becomes a hole where the file is new.
-    pub fn write(&mut self, mut bytes: &[u8]) -> std::result::Result<(), Errno> {
-        if self.sparse && bytes.len() >= 4096 && bytes.iter().all(|byte| *byte == 0) {
-            self.offset += bytes.len() as u64;
-            return Ok(());
+    pub fn write(&mut self, bytes: &[u8]) -> std::result::Result<(), Errno> {
+        if !self.sparse {
+            return self.put(bytes);
         }
+        // What lies between two holes is written in one go.
+        let mut solid = 0;
+        for (at, stretch) in bytes.chunks(HOLE).enumerate() {
+            if stretch.len() >= SMALLEST_HOLE && stretch.iter().all(|byte| *byte == 0) {
+                let begin = at * HOLE;
+                self.put(bytes.get(solid..begin).unwrap_or_default())?;
+                self.offset = self.offset.saturating_add(stretch.len() as u64);
+                solid = begin + stretch.len();
+            }
+        }
+        self.put(bytes.get(solid..).unwrap_or_default())
+    }
+
+    fn put(&mut self, mut bytes: &[u8]) -> std::result::Result<(), Errno> {
         while !bytes.is_empty() {
             match pwrite(&self.file, bytes, self.offset) {
                 Ok(count) => {

@@ -347,7 +347,8 @@ impl<'a> Source<'a> {
             }
             match self.connection.data()? {
                 Some(bytes) => {
-                    self.current = bytes;
+                    self.current.clear();
+                    self.current.extend_from_slice(bytes);
                     self.taken = 0;
                 }
                 None => self.ended = true,
