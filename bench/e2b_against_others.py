@@ -25,8 +25,8 @@ COMMAND = ["/bin/sh", "-c", "echo hi"]
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
-def with_sdk():
-    """This program again, with the Python that has the SDK; installed where it is missing."""
+def sdk_python():
+    """A Python that has the SDK; installed where it is missing."""
     cache = pathlib.Path(os.environ.get("COVE_CACHE", pathlib.Path.home() / ".cache/cove")) / "e2b"
     for folder in (cache / f"python-{VERSION}", cache / f"bench-{VERSION}"):
         if (folder / "complete").exists():
@@ -35,7 +35,13 @@ def with_sdk():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         subprocess.run([str(folder / "bin/pip"), "install", "--quiet", f"e2b=={VERSION}"], check=True)
         (folder / "complete").touch()
-    os.execv(folder / "bin/python", [str(folder / "bin/python"), os.path.abspath(__file__), *sys.argv[1:]])
+    return str(folder / "bin/python")
+
+
+def with_sdk():
+    """This program again, with the Python that has the SDK."""
+    python = sdk_python()
+    os.execv(python, [python, os.path.abspath(__file__), *sys.argv[1:]])
 
 
 def bubblewrap():

@@ -27,6 +27,7 @@ impl Machine {
     pub fn look() -> Machine {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let uname = rustix::system::uname();
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let load: f64 = load.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0.0);
         Machine {
@@ -37,7 +38,7 @@ impl Machine {
             system: after("/etc/os-release", "PRETTY_NAME=").trim_matches('"').to_owned(),
             processor: after("/proc/cpuinfo", "model name\t: "),
             processors,
-            memory_gib: memory_kib("MemTotal").unwrap_or(0) as f64 / (1 << 20) as f64,
+            memory_gib: super::memory::line_of(&meminfo, "MemTotal").unwrap_or(0) as f64 / (1 << 20) as f64,
             load: load / processors as f64,
             user: if crate::place::is_root() { "root" } else { "an ordinary user" }.to_owned(),
             versions: Vec::new(),
@@ -69,13 +70,6 @@ impl Machine {
 
 pub fn is_debug_build() -> bool {
     cfg!(debug_assertions)
-}
-
-/// A line of /proc/meminfo.
-pub fn memory_kib(name: &str) -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    line.split_whitespace().next()?.parse().ok()
 }
 
 /// The number in what a program says to `--version`.

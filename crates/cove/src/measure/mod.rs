@@ -3,7 +3,7 @@
 //! # Layout
 //! * [`summary`]: percentiles of many samples
 //! * [`report`]: what a run found, as data; [`terminal`], [`markdown`], [`page`] and [`plot`] are the ways to read it
-//! * [`machine`]: where it was found
+//! * [`machine`]: where it was found; [`memory`]: what is in use there
 //! * [`api`]: requests to a server, timed; [`own_server`]: one that lives as long as the run
 //! * [`interrupt`]: Ctrl-C ends the work, not the cleaning up
 
@@ -11,6 +11,7 @@ pub mod api;
 pub mod interrupt;
 pub mod machine;
 pub mod markdown;
+pub mod memory;
 pub mod own_server;
 pub mod page;
 pub mod plot;

@@ -128,12 +128,8 @@ impl OwnServer {
         self.child.as_mut().is_none_or(|process| !matches!(process.0.try_wait(), Ok(None)))
     }
 
-    /// Removes every sandbox, ends the server and removes its directory. Says what it could not remove.
-    pub async fn finish(mut self) -> Result<(), Complaint> {
-        // Only a server knows how to clean up after its sandboxes.
-        if self.has_ended() {
-            self.launch().await?;
-        }
+    /// Removes every sandbox and waits until their files are gone too; tells how many did not go in time.
+    pub async fn empty(&self) -> Result<usize, Complaint> {
         remove_everything(&self.api).await?;
         let began = Instant::now();
         while left_in(&self.data()) > 0 && began.elapsed() < GONE_WITHIN {
@@ -141,7 +137,16 @@ impl OwnServer {
             // A create whose caller was interrupted may have ended after the list was read.
             remove_everything(&self.api).await?;
         }
-        let left = left_in(&self.data());
+        Ok(left_in(&self.data()))
+    }
+
+    /// Removes every sandbox, ends the server and removes its directory. Says what it could not remove.
+    pub async fn finish(mut self) -> Result<(), Complaint> {
+        // Only a server knows how to clean up after its sandboxes.
+        if self.has_ended() {
+            self.launch().await?;
+        }
+        let left = self.empty().await?;
         if let Some(Process(child)) = self.child.as_mut() {
             if let Some(pid) = Pid::from_raw(child.id().cast_signed()) {
                 kill_process(pid, Signal::TERM).map_err(std::io::Error::from)?;

@@ -23,11 +23,17 @@ pub struct Contender<'a, T> {
 
 pub struct Contest<'a, T> {
     pub contenders: Vec<Contender<'a, T>>,
+    uncounted: usize,
 }
 
 impl<'a, T: Send + 'a> Contest<'a, T> {
     pub fn new() -> Self {
-        Contest { contenders: Vec::new() }
+        Contest { contenders: Vec::new(), uncounted: UNCOUNTED }
+    }
+
+    /// Every round counts: for samples that take seconds each.
+    pub fn without_warming() -> Self {
+        Contest { contenders: Vec::new(), uncounted: 0 }
     }
 
     pub fn add<F>(&mut self, name: &str, rounds: usize, mut turn: impl FnMut() -> F + Send + 'a)
@@ -57,11 +63,11 @@ impl<'a, T: Send + 'a> Contest<'a, T> {
         bar.set_length(rounds as u64);
         bar.set_position(0);
         bar.set_message(title.to_owned());
-        for round in 0..rounds + UNCOUNTED {
+        for round in 0..rounds + self.uncounted {
             for contender in &mut self.contenders {
-                let counted = round >= UNCOUNTED;
+                let counted = round >= self.uncounted;
                 // Those with few rounds have no patience for two that do not count.
-                let skipped = !counted && round + 1 < UNCOUNTED && contender.rounds < rounds;
+                let skipped = !counted && round + 1 < self.uncounted && contender.rounds < rounds;
                 if contender.failed.is_some() || skipped || contender.samples.len() >= contender.rounds {
                     continue;
                 }
@@ -72,7 +78,7 @@ impl<'a, T: Send + 'a> Contest<'a, T> {
                 }
                 tokio::task::yield_now().await;
             }
-            bar.set_position(round.saturating_sub(UNCOUNTED) as u64);
+            bar.set_position(round.saturating_sub(self.uncounted) as u64);
         }
     }
 }

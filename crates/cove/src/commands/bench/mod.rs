@@ -16,7 +16,7 @@ mod suites;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -77,8 +77,9 @@ pub struct Arguments {
 pub struct Effort {
     pub rounds: usize,
     pub slow_rounds: usize,
-    /// Of each throughput.
-    pub seconds: f64,
+    pub throughput_samples: usize,
+    /// Of each of them.
+    pub throughput_time: Duration,
     pub sequential: usize,
     pub burst: usize,
     pub file_mib: usize,
@@ -93,7 +94,8 @@ impl Effort {
             Effort {
                 rounds: 25,
                 slow_rounds: 3,
-                seconds: 1.0,
+                throughput_samples: 3,
+                throughput_time: Duration::from_millis(400),
                 sequential: 25,
                 burst: 100,
                 file_mib: 64,
@@ -105,10 +107,11 @@ impl Effort {
             Effort {
                 rounds: 150,
                 slow_rounds: 12,
-                seconds: 3.0,
+                throughput_samples: 7,
+                throughput_time: Duration::from_millis(1000),
                 sequential: 100,
                 burst: 100,
-                file_mib: 1024,
+                file_mib: 256,
                 clients: 200,
                 alive,
             }

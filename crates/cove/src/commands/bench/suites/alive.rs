@@ -10,13 +10,14 @@ use serde_json::{Value, json};
 use super::super::Bench;
 use super::super::contest::milliseconds;
 use crate::complaint::Complaint;
-use crate::measure::machine::memory_kib;
-use crate::measure::own_server::remove;
-use crate::measure::report::{Series, Suite, Unit};
+use crate::measure::memory::{Memory, settle};
+use crate::measure::report::{Series, Suite, Unit, figure};
 
 const STEPS: u32 = 10;
 const AT_ONCE: usize = 8;
 const FOUND_WITHIN: Duration = Duration::from_secs(120);
+/// How long the machine may take to come to rest before a look at its memory.
+const RESTED_WITHIN: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Clone, Copy)]
 struct Look {
@@ -33,8 +34,9 @@ pub async fn measure(bench: &mut Bench, with_restart: bool) -> Vec<Suite> {
     let mut density = Suite::new(
         "density",
         "Memory of idle sandboxes",
-        "Sandboxes are made over HTTP and left alone. \"all in\" is what the machine's available memory has shrunk by: kernel, guests and \
-         server together; what else runs on the machine is in it too. Guests are counted by their proportional share (PSS).",
+        "Sandboxes are made over HTTP and left alone. \"all in\" is kernel, guests and server together: what the machine's available memory \
+         has shrunk by, or what its counters of memory in use have grown by, whichever is more, before the first and after the last, each \
+         time with the machine come to rest. What else runs on the machine is in it too. Guests are counted by their proportional share (PSS).",
     );
     let mut restart = Suite::new(
         "restart",
@@ -57,13 +59,10 @@ pub async fn measure(bench: &mut Bench, with_restart: bool) -> Vec<Suite> {
     }
     if let Some(server) = &bench.server {
         bench.bar.set_message("removing idle sandboxes");
-        let ids = server.api.sandboxes("", None).await;
-        let removed = match ids {
-            Ok(ids) => remove(&server.api, ids).await,
-            Err(trouble) => Err(trouble.into()),
-        };
-        if let Err(complaint) = removed {
-            density.absent("their removal", complaint.to_string());
+        match server.empty().await {
+            Ok(0) => settle(RESTED_WITHIN).await,
+            Ok(left) => density.absent("their removal", format!("{left} sandboxes were still there")),
+            Err(complaint) => density.absent("their removal", complaint.to_string()),
         }
     }
     if with_restart { vec![density, restart] } else { vec![density] }
@@ -71,10 +70,12 @@ pub async fn measure(bench: &mut Bench, with_restart: bool) -> Vec<Suite> {
 
 async fn fill(bench: &Bench, alive: u32) -> Result<(Vec<Look>, f64), String> {
     let server = bench.server.as_ref().ok_or("no server")?;
-    let before = memory_kib("MemAvailable").ok_or("no /proc/meminfo")?;
+    bench.bar.set_message("waiting for the machine to come to rest");
+    settle(RESTED_WITHIN).await;
+    let before = Memory::look().ok_or("no /proc/meminfo")?;
     let look = |count: u32| Look {
         count,
-        machine: (before as f64 - memory_kib("MemAvailable").unwrap_or(before) as f64) / 1024.0,
+        machine: Memory::look().map_or(0, |now| now.growth_since(&before)) as f64 / 1024.0,
         guests: guests_kib(&server.data()) as f64 / 1024.0,
         server: server.pid().map_or(0.0, |pid| resident_kib(pid) as f64 / 1024.0),
     };
@@ -94,6 +95,9 @@ async fn fill(bench: &Bench, alive: u32) -> Result<(Vec<Look>, f64), String> {
         }
         made = until;
         bench.bar.set_position(u64::from(made));
+        if step == STEPS {
+            settle(RESTED_WITHIN).await;
+        }
         looks.push(tokio::task::block_in_place(|| look(made)));
     }
     Ok((looks, seconds))
@@ -103,7 +107,10 @@ fn tell(suite: &mut Suite, looks: &[Look], seconds: f64) {
     let (Some(first), Some(last)) = (looks.first(), looks.last()) else { return };
     let count = f64::from(last.count.max(1));
     suite.row("alive at once", Unit::Count, &[count]);
-    suite.row("all in, per sandbox", Unit::Mebibytes, &[(last.machine - first.machine) / count]);
+    match all_in(first, last) {
+        Ok(all_in) => suite.row("all in, per sandbox", Unit::Mebibytes, &[all_in]),
+        Err(why) => suite.absent("all in, per sandbox", why),
+    }
     suite.row("guest, per sandbox", Unit::Mebibytes, &[(last.guests - first.guests) / count]);
     suite.row("server, per sandbox", Unit::Mebibytes, &[(last.server - first.server) / count]);
     suite.row("server, before the first", Unit::Mebibytes, &[first.server]);
@@ -122,6 +129,21 @@ fn tell(suite: &mut Suite, looks: &[Look], seconds: f64) {
             line("server", &|look| look.server),
         ],
     );
+}
+
+/// A sum that is less than its parts is no measurement: somebody else gave memory back meanwhile.
+fn all_in(first: &Look, last: &Look) -> Result<f64, String> {
+    let count = f64::from(last.count.max(1));
+    let whole = (last.machine - first.machine) / count;
+    let parts = (last.guests - first.guests + (last.server - first.server).max(0.0)) / count;
+    if whole > parts {
+        return Ok(whole);
+    }
+    Err(format!(
+        "{} MiB is less than guests and server have alone ({} MiB): other programs gave memory back meanwhile",
+        figure(whole),
+        figure(parts)
+    ))
 }
 
 async fn kill_and_find(bench: &mut Bench, suite: &mut Suite) -> Result<(), Complaint> {
@@ -169,4 +191,18 @@ fn field_kib(path: &str, name: &str) -> Option<u64> {
     let text = fs::read_to_string(path).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_smaller_than_its_parts_is_refused() {
+        let first = Look { count: 0, machine: 0.0, guests: 0.0, server: 70.0 };
+        let told = all_in(&first, &Look { count: 100, machine: 150.0, guests: 5.0, server: 71.0 });
+        assert_eq!(told, Ok(1.5));
+        let refused = all_in(&first, &Look { count: 100, machine: 4.0, guests: 5.0, server: 69.0 }).unwrap_err();
+        assert!(refused.starts_with("0.040 MiB is less than guests and server have alone (0.050 MiB)"), "{refused}");
+    }
 }

@@ -4,73 +4,71 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::super::Bench;
+use super::super::contest::{Contender, Contest};
 use super::super::ours::{InProcess, over_http};
-use super::super::peers::{Ground, Pace, run_to_end};
+use super::super::peers::{Ground, run_to_end};
 use crate::measure::report::{Series, Suite, Unit};
+use crate::measure::summary::Summary;
 
 const AT_ONCE: [usize; 4] = [1, 2, 4, 8];
 const WORDS: [&str; 1] = ["/bin/true"];
 
 pub async fn measure(bench: &Bench) -> Suite {
+    let (samples, time) = (bench.effort.throughput_samples, bench.effort.throughput_time);
     let mut suite = Suite::new(
         "throughput",
         "Sandboxes a second",
-        "Made, `true` run inside (the engine in process: made and answered), and removed again, by so many callers at once for some seconds. \
-         The number after the name is the number of callers.",
+        &format!(
+            "Made, `true` run inside (the engine in process: made and answered), and removed again, by so many callers at once for {} s; {samples} \
+             times, everybody in turn. The number after the name is the number of callers.",
+            time.as_secs_f64()
+        ),
     );
     let engine = InProcess::open(&bench.program, &bench.home.path().join("engine"));
     if let Err(why) = &engine {
         suite.absent("cove engine", why.clone());
     }
     let mut lines: Vec<Series> = Vec::new();
-    let mut note = |suite: &mut Suite, who: &str, callers: usize, outcome: Result<f64, String>| match outcome {
-        Ok(rate) => {
-            suite.row(&format!("{who}, {callers}"), Unit::PerSecond, &[rate]);
-            let known = lines.iter().position(|line| line.name == who);
-            let at = known.unwrap_or_else(|| {
-                lines.push(Series { name: who.to_owned(), points: Vec::new() });
-                lines.len() - 1
-            });
-            lines[at].points.push((callers as f64, rate));
-        }
-        Err(why) if callers == 1 => suite.absent(who, why),
-        Err(why) => suite.absent(&format!("{who}, {callers}"), why),
-    };
-    bench.bar.set_message("sandboxes a second");
-    bench.bar.set_length((AT_ONCE.len() * (4 + bench.peers.len())) as u64);
-    bench.bar.set_position(0);
     for callers in AT_ONCE {
-        let time = Duration::from_secs_f64(bench.effort.seconds);
-        let blocking =
-            |act: &(dyn Fn() -> Result<(), String> + Sync)| tokio::task::block_in_place(|| rate(callers, time, act));
+        let mut contest: Contest<'_, f64> = Contest::without_warming();
         let run = bench.cove_run(&WORDS);
-        note(&mut suite, "cove run", callers, blocking(&|| run_to_end(&run, Ground::Plain)));
-        bench.bar.inc(1);
-        tokio::task::yield_now().await;
+        contest.add_blocking("cove run", samples, move || rate(callers, time, &|| run_to_end(&run, Ground::Plain)));
         if let Ok(engine) = &engine {
             let once = || engine.launch().and_then(|id| engine.destroy(&id));
-            note(&mut suite, "cove engine", callers, blocking(&once));
-            bench.bar.inc(1);
-            tokio::task::yield_now().await;
+            contest.add_blocking("cove engine", samples, move || rate(callers, time, &once));
         }
         if let Some(server) = &bench.server {
-            note(&mut suite, "cove over HTTP", callers, rate_over_http(server, callers, time).await);
-            bench.bar.inc(1);
+            contest.add("cove over HTTP", samples, move || rate_over_http(server, callers, time));
         }
         for peer in &bench.peers {
-            let time = if peer.pace == Pace::Slow { time.mul_f64(1.5) } else { time };
-            let blocking = |act: &(dyn Fn() -> Result<(), String> + Sync)| {
-                tokio::task::block_in_place(|| rate(callers, time, act))
-            };
-            note(&mut suite, peer.name, callers, blocking(&|| run_to_end(&peer.command(&WORDS), peer.ground)));
-            bench.bar.inc(1);
-            tokio::task::yield_now().await;
+            contest.add_blocking(peer.name, samples, move || {
+                rate(callers, time, &|| run_to_end(&peer.command(&WORDS), peer.ground))
+            });
+        }
+        contest.hold(&bench.bar, &format!("sandboxes a second, {callers} at once")).await;
+        for contender in contest.contenders {
+            note(&mut suite, &mut lines, &contender, callers);
         }
     }
     suite.compare_to(&["bubblewrap, 1", "cove run, 1"]);
     suite.lines("Sandboxes a second against callers at once", "callers at once", "per second", lines);
     bench.note_absent(&mut suite);
     suite
+}
+
+fn note(suite: &mut Suite, lines: &mut Vec<Series>, contender: &Contender<'_, f64>, callers: usize) {
+    let name = &contender.name;
+    if let Some(why) = &contender.failed {
+        let who = if callers == 1 { name.clone() } else { format!("{name}, {callers}") };
+        suite.absent(&who, why.clone());
+    }
+    let Some(summary) = Summary::of(&contender.samples) else { return };
+    suite.row(&format!("{name}, {callers}"), Unit::PerSecond, &contender.samples);
+    let point = (callers as f64, summary.p50);
+    match lines.iter_mut().find(|line| line.name == *name) {
+        Some(line) => line.points.push(point),
+        None => lines.push(Series { name: name.clone(), points: vec![point] }),
+    }
 }
 
 /// Completed in the time, over the time it took until the last was done.
