@@ -150,6 +150,7 @@ impl Birth {
                 tasks: self.entry.tasks.iter().map(|file| pass(file.as_fd())).collect::<Result<_, _>>()?,
                 windows,
                 directory: self.entry.directory.as_ref().map(|directory| pass(directory.as_fd())).transpose()?,
+                kills: self.entry.kills.as_ref().map(|kills| pass(kills.as_fd())).transpose()?,
             },
             overlays,
             storage: pass(self.storage.as_fd())?,
@@ -187,6 +188,7 @@ impl Birth {
         rest.extend(self.memory_info);
         rest.extend(self.entry.tasks);
         rest.extend(self.entry.directory);
+        rest.extend(self.entry.kills);
         rest
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -33,6 +34,7 @@ use crate::spawner::wire::{Answer, Outgoing, Request};
 use crate::spec::{Limits, Network, SandboxId, Spec, Storage};
 use crate::state::{Ended, LargestProcess, Running, Usage};
 use crate::storage::{Store, Upper};
+use crate::user_namespace::RANGE;
 
 pub struct House {
     pub data: PathBuf,
@@ -251,6 +253,9 @@ impl House {
                 Some(rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).step("make a leash for the sandbox")?)
             }
         };
+        if let Some(group) = &group {
+            self.memory.expect(group, self.own_ids(birth.identity.first_id), 0);
+        }
         let mut outgoing = Outgoing::default();
         let inner_end = leash.as_ref().map(|(inner, _)| inner.as_fd());
         let request = Request::Launch(Box::new(birth.request(spec, inner_end, &mut outgoing)?));
@@ -306,6 +311,9 @@ impl House {
         let socket = self.records.socket(id);
         let running = Running { id: id.clone(), pid: life.pid, start_time: life.start_time, socket };
         let group = self.hierarchy.open(id.as_str());
+        if let Some(group) = &group {
+            self.memory.expect(group, self.own_ids(life.first_id), group.memory_kills().unwrap_or(0));
+        }
         let live = Arc::new(Live::new(running, pidfd, life.first_id, group, self.limits(spec).memory));
         self.lock().insert(id.clone(), Slot::Running(Arc::clone(&live)));
         Ok(Adopted::Now(live))
@@ -353,7 +361,13 @@ impl House {
     }
 
     pub fn largest_process(&self, id: &SandboxId) -> Option<LargestProcess> {
-        self.memory.largest(id.as_str())
+        let kills = self.running(id).ok()?.group.as_ref()?.memory_kills().unwrap_or(0);
+        self.memory.largest(id.as_str(), kills)
+    }
+
+    /// The host's numbers for the users of one sandbox; an ordinary user's sandboxes share theirs.
+    fn own_ids(&self, first_id: u32) -> Option<Range<u32>> {
+        (self.privilege == Privilege::Root).then(|| first_id..first_id.saturating_add(RANGE))
     }
 
     pub fn usage(&self, id: &SandboxId) -> Result<Usage, Error> {
@@ -397,6 +411,7 @@ impl House {
             live.wait_until_gone(KILL_PATIENCE);
         }
         self.detach(id);
+        self.memory.forget(id.as_str());
         let _ = self.hierarchy.clear(id.as_str());
         let _ = self.records.end_life(id);
         if fresh == Fresh::Yes {
@@ -477,8 +492,10 @@ impl House {
         if killed
             && let Some(counted) = live.group.as_ref().and_then(|group| group.usage().ok())
             && counted.memory_kills > 0
+            // Where the kernel's log does not tell whose the kills were, one of them was its own.
+            && self.memory.was_killed(live.id().as_str(), live.running.pid, counted.memory_kills) != Some(false)
         {
-            let largest = self.memory.largest(live.id().as_str());
+            let largest = self.memory.largest(live.id().as_str(), counted.memory_kills);
             return Ended::OutOfMemory { limit: live.memory_limit(), peak: counted.memory_peak, largest };
         }
         match exit {

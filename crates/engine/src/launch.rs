@@ -118,9 +118,10 @@ fn become_guest(
 ) -> Result<Infallible, Refused> {
     let listener = passed.get(launch.listener)?;
     let leash = launch.leash.map(|slot| passed.get(slot)).transpose()?;
+    let kills = launch.cgroup.kills.map(|slot| passed.get(slot)).transpose()?;
     let configuration = CString::new(format!("COVE_GUEST={}", launch.configuration))
         .map_err(|_| Refused::new("write the guest's configuration", rustix::io::Errno::INVAL))?;
-    let descriptors = [Some(null), Some(null), Some(null), Some(listener), leash];
+    let descriptors = [Some(null), Some(null), Some(null), Some(listener), leash, kills];
     cove_sys::exec::replace_process(guest, &[c"cove-guest"], &[&configuration], &descriptors).step("become the guest")
 }
 

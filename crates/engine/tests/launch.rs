@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cove_engine::spec::{Access, Egress, Limits, Mount, Network, Root, Storage};
 use cove_engine::{Ended, Error};
-use house::{House, eventually};
+use house::{House, Lost, eventually};
 
 #[test]
 fn a_sandbox_starts_answers_and_is_gone() {
@@ -288,10 +288,72 @@ fn a_sandbox_that_eats_its_memory_loses_the_process_and_the_host_counts_it() {
     let mut spec = house.spec();
     spec.limits.memory = 64 << 20;
     let id = house.engine.launch(&spec).unwrap().id;
-    let ran = house.run(&id, "python3 -c 'x = bytearray(500 << 20)'; echo $?");
-    assert_eq!(ran.stdout.trim(), "137", "{ran:?}");
-    eventually("the kill is counted", || house.engine.usage(&id).unwrap().memory_kills > 0);
+    // At once: the first command of a life that has just begun.
+    let ran = house.run(&id, "exec python3 -c 'x = bytearray(500 << 20)'");
+    assert!(ran.code == 137 && ran.out_of_memory, "{ran:?}");
+    assert_eq!(house.engine.usage(&id).unwrap().memory_kills, 1);
+    let largest = house.engine.largest_process(&id);
+    let log = std::fs::File::open("/dev/kmsg").is_ok();
+    assert!(!log || largest.as_ref().is_some_and(|largest| largest.name == "python3"), "{largest:?}");
     assert!(house.answers(&id), "the guest outlives its children");
+    let ran = house.run(&id, "kill -9 $$");
+    assert!(ran.code == 137 && !ran.out_of_memory, "a signal of its own is no want of memory: {ran:?}");
+    house.engine.destroy(&id).unwrap();
+    house.assert_empty();
+}
+
+#[test]
+fn a_neighbour_that_runs_out_of_memory_is_not_taken_for_oneself() {
+    let house = House::open();
+    let mut spec = house.spec();
+    spec.limits.memory = 64 << 20;
+    let (eater, other) = (house.engine.launch(&spec).unwrap().id, house.launch());
+    let ran = std::thread::scope(|scope| {
+        let line = "touch /tmp/ready; while [ ! -e /tmp/go ]; do sleep 0.05; done; kill -9 $$";
+        let waiting = scope.spawn(|| house.run(&other, line));
+        eventually("the neighbour runs", || house.run(&other, "test -e /tmp/ready").code == 0);
+        assert!(house.run(&eater, "exec python3 -c 'x = bytearray(500 << 20)'").out_of_memory);
+        house.output(&other, "touch /tmp/go");
+        waiting.join().unwrap()
+    });
+    assert!(ran.code == 137 && !ran.out_of_memory, "{ran:?}");
+    house.engine.destroy(&eater).unwrap();
+    house.engine.destroy(&other).unwrap();
+    house.assert_empty();
+}
+
+#[test]
+fn a_guest_that_somebody_kills_after_a_shortage_was_not_out_of_memory_itself() {
+    let house = House::open();
+    let departures = house.engine.departures().unwrap();
+    let mut spec = house.spec();
+    spec.limits.memory = 64 << 20;
+    let running = house.engine.launch(&spec).unwrap();
+    assert!(house.run(&running.id, "exec python3 -c 'x = bytearray(500 << 20)'").out_of_memory);
+    let guest = rustix::process::Pid::from_raw(running.pid.cast_signed()).unwrap();
+    rustix::process::kill_process(guest, rustix::process::Signal::KILL).unwrap();
+    let (id, ended) = departures.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert_eq!(id, running.id);
+    if std::fs::File::open("/dev/kmsg").is_ok() {
+        assert_eq!(ended, Ended::Killed { signal: 9 });
+    }
+    house.engine.destroy(&id).unwrap();
+    house.assert_empty();
+}
+
+#[test]
+fn a_guest_killed_for_want_of_memory_is_told_so() {
+    let house = House::open();
+    let departures = house.engine.departures().unwrap();
+    let mut spec = house.spec();
+    (spec.limits.memory, spec.limits.disk) = (64 << 20, Some(256 << 20));
+    let id = house.engine.launch(&spec).unwrap().id;
+    // Files in memory belong to nobody whom the kernel could kill: when no other process is left it takes the guest.
+    let fill = "head -c 1000000000 /dev/zero > /dev/shm/fill; exec head -c 1000000000 /dev/zero > /tmp/fill";
+    eventually("the guest is gone", || matches!(house.try_run(&id, None, fill), Err(Lost::Gone)));
+    let (ended_id, ended) = departures.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert_eq!(ended_id, id);
+    assert!(matches!(ended, Ended::OutOfMemory { limit, .. } if limit == 64 << 20), "{ended:?}");
     house.engine.destroy(&id).unwrap();
     house.assert_empty();
 }
@@ -317,32 +379,4 @@ fn bad_input_is_refused_by_name_and_leaves_nothing() {
     house.engine.destroy(&id).unwrap();
     assert!(matches!(house.engine.pause(&id), Err(Error::NotFound(_))));
     house.assert_empty();
-}
-
-#[test]
-fn a_spawner_that_is_killed_is_replaced() {
-    let house = House::open();
-    for spawner in children_named("cove-spawner") {
-        rustix::process::kill_process(spawner, rustix::process::Signal::KILL).unwrap();
-    }
-    // The request that meets the dead one is lost and says so.
-    let spec = house.spec();
-    let error = house.engine.launch(&spec).map(|running| running.pid);
-    assert!(error.as_ref().is_err_and(|error| error.to_string().contains("spawner")), "{error:?}");
-    house.engine.launch(&spec).unwrap();
-    assert!(house.answers(&spec.id));
-    house.engine.destroy(&spec.id).unwrap();
-    house.assert_empty();
-}
-
-fn children_named(name: &str) -> Vec<rustix::process::Pid> {
-    let children =
-        std::fs::read_to_string(format!("/proc/self/task/{}/children", std::process::id())).unwrap_or_default();
-    let own = std::fs::read_dir("/proc/self/task").unwrap().flatten().map(|task| task.path().join("children"));
-    let all: String = own.map(|path| std::fs::read_to_string(path).unwrap_or_default() + " ").collect();
-    (children + &all)
-        .split_whitespace()
-        .filter(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == name))
-        .filter_map(|pid| rustix::process::Pid::from_raw(pid.parse().ok()?))
-        .collect()
 }

@@ -16,6 +16,7 @@ use rustix::process::{Resource, Rlimit, getgid, getrlimit, getuid, setrlimit};
 use serde::Deserialize;
 
 use crate::failure::Result;
+use crate::process::memory::Kills;
 use crate::process::table::Table;
 use crate::users::{User, Users};
 
@@ -54,11 +55,12 @@ pub struct Guest {
     /// The limit of open files that children get back; the guest raises its own.
     pub open_files: Option<(u64, u64)>,
     pub oom_score_adj: CString,
+    pub kills: Kills,
     setgroups_is_denied: bool,
 }
 
 impl Guest {
-    pub fn new(configuration: Configuration) -> rustix::io::Result<Self> {
+    pub fn new(configuration: Configuration, kills: Kills) -> rustix::io::Result<Self> {
         Ok(Guest {
             started: Instant::now(),
             configuration: Mutex::new(configuration),
@@ -72,6 +74,7 @@ impl Guest {
             ending: Mutex::new(None),
             open_files: raise_open_files(),
             oom_score_adj: children_oom_score(),
+            kills,
             // user_namespaces(7): a namespace made without privileges may not change supplementary groups.
             setgroups_is_denied: std::fs::read_to_string("/proc/self/setgroups")
                 .is_ok_and(|text| text.trim() == "deny"),

@@ -12,14 +12,18 @@ use rustix::fs::Mode;
 use rustix::process::{DumpableBehavior, Signal, getpid, set_child_subreaper, set_dumpable_behavior, umask};
 
 use crate::guest::{Configuration, Guest};
+use crate::process::memory::Kills;
 use crate::supervisor::Supervisor;
 
 const LISTENER: i32 = 3;
 const LEASH: i32 = 4;
+const KILLS: i32 = 5;
 
 /// Takes what the host left open, closes the doors to this process's memory and gathers orphans.
 pub fn start() -> io::Result<Supervisor> {
-    let (listener, leash) = sockets(std::env::args_os().skip(1).collect())?;
+    let Given { listener, leash, kills } = given(std::env::args_os().skip(1).collect())?;
+    // Run by descriptor it would be called after the memory it came from.
+    rustix::thread::set_name(c"cove-guest")?;
     // What runs in the sandbox must not read or write the memory of its guest, whatever its uid: ptrace(2) and
     // /proc/PID/mem are refused for a process that is not dumpable.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
@@ -28,7 +32,7 @@ pub fn start() -> io::Result<Supervisor> {
     // Modes are said outright; children get the usual mask back.
     umask(Mode::empty());
     let signals = Signals::block(&[Signal::CHILD, Signal::TERM, Signal::INT, Signal::HUP].map(Signal::as_raw))?;
-    let guest = Arc::new(Guest::new(configuration()?)?);
+    let guest = Arc::new(Guest::new(configuration()?, Kills::new(kills))?);
     Supervisor::new(guest, listener, leash, signals)
 }
 
@@ -37,12 +41,20 @@ fn configuration() -> io::Result<Configuration> {
     serde_json::from_str(&text).map_err(|error| usage(&format!("COVE_GUEST: {error}")))
 }
 
-fn sockets(arguments: Vec<OsString>) -> io::Result<(UnixListener, Option<OwnedFd>)> {
+/// What the host left open.
+struct Given {
+    listener: UnixListener,
+    leash: Option<OwnedFd>,
+    kills: Option<OwnedFd>,
+}
+
+fn given(arguments: Vec<OsString>) -> io::Result<Given> {
     let mut arguments = arguments.into_iter();
     let Some(first) = arguments.next() else {
         let listener = inherited::take(LISTENER)?
             .ok_or_else(|| usage("descriptor 3 is not open; the host passes its listening socket there"))?;
-        return Ok((listener.into(), inherited::take(LEASH)?));
+        let (leash, kills) = (inherited::take(LEASH)?, inherited::take(KILLS)?);
+        return Ok(Given { listener: listener.into(), leash, kills });
     };
     let path = match (first.to_str(), arguments.next()) {
         (Some("--socket"), Some(path)) => path,
@@ -55,7 +67,7 @@ fn sockets(arguments: Vec<OsString>) -> io::Result<(UnixListener, Option<OwnedFd
     };
     let listener = UnixListener::bind(&path)
         .map_err(|error| io::Error::new(error.kind(), format!("bind {}: {error}", path.display())))?;
-    Ok((listener, leash))
+    Ok(Given { listener, leash, kills: None })
 }
 
 fn usage(message: &str) -> io::Error {

@@ -1,7 +1,8 @@
 //! PID 1 of every sandbox: processes, terminals, files, ports.
 //!
 //! ```text
-//!   cove-guest                    as PID 1: fd 3 is the listening socket, fd 4 (where open) the leash
+//!   cove-guest                    as PID 1: fd 3 is the listening socket, fd 4 (where open) the leash, fd 5 the
+//!                                 kernel's count of those it killed here for want of memory
 //!   cove-guest --socket PATH      by itself: binds PATH; with --leash, standard input is the leash
 //! ```
 //!

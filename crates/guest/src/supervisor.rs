@@ -223,7 +223,7 @@ impl Supervisor {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) => {
                     if let Some(exit) = exit_of(status) {
-                        table.reaped(pid.as_raw_pid().cast_unsigned(), exit);
+                        table.reaped(pid.as_raw_pid().cast_unsigned(), exit, &guest.kills);
                     }
                 }
                 Err(Errno::INTR) => {}

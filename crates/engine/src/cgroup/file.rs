@@ -60,8 +60,8 @@ pub(super) fn open_for_writing(path: &Path) -> Result<OwnedFd, Error> {
     Ok(file.into())
 }
 
-/// A directory opened for `CLONE_INTO_CGROUP`.
-pub(super) fn open_directory(path: &Path) -> Result<OwnedFd, Error> {
+/// A directory for `CLONE_INTO_CGROUP`, or a file to be read again and again.
+pub(super) fn open_for_reading(path: &Path) -> Result<OwnedFd, Error> {
     let file = File::open(path).map_err(Error::at("open", path))?;
     Ok(file.into())
 }

@@ -2,11 +2,12 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::processors::{Choice, Seat};
 use super::v1::Fresh;
-use super::{Error, Inner, Tree, largest, v2};
+use super::{Deadline, Error, Inner, Tree, largest, v2};
 use crate::spec::Limits;
 use crate::state::LargestProcess;
 
@@ -19,6 +20,7 @@ pub struct Group {
     /// Opened ahead, for one launch.
     opened: Mutex<Option<Opened>>,
     choices: Mutex<Vec<Choice>>,
+    killed: AtomicBool,
 }
 
 /// What a launcher needs to put its child into the group: it writes `0` into each of `tasks` as the child, and passes
@@ -29,6 +31,8 @@ pub struct Entry {
     pub tasks: Vec<OwnedFd>,
     pub windows: Vec<Window>,
     pub directory: Option<OwnedFd>,
+    /// Where the kernel counts whom it killed for want of memory, open for reading: for the guest, who tells its processes' ends.
+    pub kills: Option<OwnedFd>,
 }
 
 /// A v1 cpuset that a launch may join.
@@ -43,6 +47,7 @@ pub struct Window {
 pub(super) struct Opened {
     pub(super) tasks: Vec<OwnedFd>,
     pub(super) directory: Option<OwnedFd>,
+    pub(super) kills: Option<OwnedFd>,
 }
 
 /// What the group used so far, as the kernel counts it.
@@ -67,6 +72,7 @@ impl Group {
             seat: Mutex::new(seat),
             opened: Mutex::new(opened),
             choices: Mutex::default(),
+            killed: AtomicBool::new(false),
         }
     }
 
@@ -78,12 +84,12 @@ impl Group {
         match &self.inner.tree {
             Tree::V1(tree) => {
                 let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).take();
-                let Opened { tasks, directory } = opened.map_or_else(|| tree.open(&self.name), Ok)?;
+                let Opened { tasks, directory, kills } = opened.map_or_else(|| tree.open(&self.name), Ok)?;
                 let choices = self.lock_seat().as_ref().map(Seat::choices).unwrap_or_default();
                 let window = |choice: &Choice| tree.window(&choice.list, &choice.numbers);
                 let windows = choices.iter().map(window).collect::<Result<_, _>>()?;
                 *self.choices.lock().unwrap_or_else(PoisonError::into_inner) = choices;
-                Ok(Entry { tasks, windows, directory })
+                Ok(Entry { tasks, windows, directory, kills })
             }
             Tree::V2(tree) => tree.entry(&self.name),
             Tree::Absent(absent) => Err(absent.clone().into()),
@@ -169,6 +175,7 @@ impl Group {
 
     /// SIGKILL to everybody in it. They are gone a moment later; `remove` waits for that.
     pub fn kill(&self) -> Result<(), Error> {
+        self.killed.store(true, Ordering::Relaxed);
         match &self.inner.tree {
             Tree::V1(tree) => tree.kill(&self.name),
             Tree::V2(tree) => v2::kill(&tree.directory(&self.name)),
@@ -223,11 +230,14 @@ impl Group {
         }
     }
 
-    /// Takes the group away; processes that are just dying are waited for, two seconds at most. Fine to call twice.
+    /// Takes the group away; processes that are just dying are waited for: half a minute where we killed them, else two
+    /// seconds. Fine to call twice.
     pub fn remove(&self) -> Result<(), Error> {
+        let killed = self.killed.load(Ordering::Relaxed);
+        let deadline = if killed { Deadline::of_the_killed() } else { Deadline::default() };
         match &self.inner.tree {
-            Tree::V1(tree) => tree.remove(&self.name)?,
-            Tree::V2(tree) => tree.remove(&self.name)?,
+            Tree::V1(tree) => tree.remove(&self.name, &deadline)?,
+            Tree::V2(tree) => tree.remove(&self.name, &deadline)?,
             Tree::Absent(_) => {}
         }
         *self.lock_seat() = None;

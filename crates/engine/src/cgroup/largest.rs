@@ -45,8 +45,11 @@ fn resident(pid: u32) -> Option<u64> {
 /// The sandbox chooses this name: up to 15 bytes of anything. What is not printable does not come through.
 fn name(pid: u32) -> Option<String> {
     let bytes = fs::read(format!("/proc/{pid}/comm")).ok()?;
-    let text = String::from_utf8_lossy(&bytes);
-    Some(text.trim_end_matches('\n').chars().map(|c| if c.is_control() { '?' } else { c }).collect())
+    Some(printable(bytes.strip_suffix(b"\n").unwrap_or(&bytes)))
+}
+
+pub(super) fn printable(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 #[cfg(test)]

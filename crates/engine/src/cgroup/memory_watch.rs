@@ -1,22 +1,24 @@
 //! Who was largest when memory ran out.
 //!
-//! The kernel counts its kills (`memory_kills`) and writes names only to its log, which is not ours to read. So a thread
-//! looks at a group's processes when the kernel says that memory is short there, and keeps what it saw:
+//! That memory ran out is the kernel's own count (`memory_kills`) and never guessed. Who was killed, and how large it was, is in the
+//! kernel's log ([`KernelLog`]): every group is expected in it from before its first process on. Where the log is not
+//! ours to read, a thread looks at a group's processes when the kernel says that memory is short there, and keeps what it saw:
 //!
 //! * v1: when reclaim fails (`memory.pressure_level` critical), and when the out-of-memory killer is called
 //!   (`memory.oom_control`), which tells us before it chooses. Not by a threshold on `memory.usage_in_bytes`: setting one
 //!   waits for a grace period of the kernel, 8 ms each;
 //! * v2: when a charge meets `memory.max` (the `max` line of `memory.events` changes), which is before anybody is killed.
 //!
-//! A process can allocate faster than we look. Then the one found dying is named, with what the others do not hold. The
+//! A process can allocate faster than we look. Then the one found dying is named, with what the others do not hold, or nobody. The
 //! evidence is for people; limits do not depend on it. One eventfd serves many groups, so that thousands of sandboxes
 //! cost a few descriptors.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -25,6 +27,7 @@ use rustix::fs::inotify;
 use rustix::io::Errno;
 
 use super::group::Group;
+use super::kernel_log::{KernelLog, Kill};
 use super::largest::sample;
 use super::{Error, Hierarchy, Version, file};
 use crate::state::LargestProcess;
@@ -35,6 +38,10 @@ const BUCKETS: usize = 32;
 const REST: Duration = Duration::from_millis(20);
 /// A smaller process seen later does not hide a larger one seen before, for so long.
 const FRESH: Duration = Duration::from_secs(10);
+/// The kernel counts a kill, sends the signal, and then writes its log: the line may come after the death.
+const LATE: Duration = Duration::from_millis(500);
+/// Of whom the log told, for each group.
+const REMEMBERED: usize = 64;
 
 pub struct MemoryWatch {
     shared: Arc<Shared>,
@@ -48,27 +55,55 @@ struct Shared {
     buckets: Vec<OwnedFd>,
     /// v2.
     inotify: OwnedFd,
+    log: Option<Mutex<KernelLog>>,
     groups: Mutex<HashMap<String, Watched>>,
+    /// The log told of a kill.
+    told: Condvar,
 }
 
 struct Watched {
-    bucket: usize,
-    watch: Option<i32>,
     directory: PathBuf,
+    /// The host's numbers for the users inside, where no other group has them.
+    uids: Option<Range<u32>>,
+    events: Option<Events>,
     looked: Option<Instant>,
     seen: Option<(Instant, LargestProcess)>,
+    killed: Killed,
+}
+
+/// By what the kernel tells that memory is short.
+enum Events {
+    Bucket(usize),
+    Inotify(i32),
+}
+
+/// What the log told of a group.
+#[derive(Default)]
+struct Killed {
+    /// Kills that need not be waited for.
+    told: u64,
+    /// Those of before.
+    before: u64,
+    last: Option<LargestProcess>,
+    pids: VecDeque<u32>,
 }
 
 impl MemoryWatch {
     /// Starts the thread.
     pub fn start() -> Result<MemoryWatch, Error> {
+        MemoryWatch::with(KernelLog::open())
+    }
+
+    fn with(log: Option<KernelLog>) -> Result<MemoryWatch, Error> {
         let new = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let make = || -> Result<Shared, Errno> {
             Ok(Shared {
                 stop: new()?,
                 buckets: (0..BUCKETS).map(|_| new()).collect::<Result<_, _>>()?,
                 inotify: inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?,
+                log: log.map(Mutex::new),
                 groups: Mutex::default(),
+                told: Condvar::new(),
             })
         };
         let shared = Arc::new(make().map_err(|errno| Error::at("watch memory of", Path::new("groups"))(errno.into()))?);
@@ -80,23 +115,45 @@ impl MemoryWatch {
         Ok(MemoryWatch { shared, thread: Some(thread) })
     }
 
-    /// Watches a group until it is removed and forgotten.
+    /// From now on the kernel's log is read for this group. To be called before its first process starts; `before` are the kills
+    /// of an earlier time. `uids` only where no other group's processes have them.
+    pub fn expect(&self, group: &Group, uids: Option<Range<u32>>, before: u64) {
+        let Some(directory) = group.memory_directory() else { return };
+        let mut watched = Watched::new(directory, uids);
+        (watched.killed.told, watched.killed.before) = (before, before);
+        self.shared.lock().insert(group.name().to_owned(), watched);
+    }
+
+    /// Looks at a group's processes too when memory is short, until it is removed and forgotten.
     pub fn add(&self, hierarchy: &Hierarchy, group: &Group) -> Result<(), Error> {
         let Some(directory) = group.memory_directory() else { return Ok(()) };
         let bucket =
             group.name().bytes().fold(0_usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into())) % BUCKETS;
-        let watch = match hierarchy.version() {
-            Version::V1 => register(&self.shared.buckets[bucket], &directory).map(|()| None)?,
-            _ => Some(self.shared.follow(&directory.join("memory.events"))?),
+        let events = match hierarchy.version() {
+            Version::V1 => register(&self.shared.buckets[bucket], &directory).map(|()| Events::Bucket(bucket))?,
+            _ => Events::Inotify(self.shared.follow(&directory.join("memory.events"))?),
         };
-        let watched = Watched { bucket, watch, directory, looked: None, seen: None };
-        self.shared.lock().insert(group.name().to_owned(), watched);
+        let mut groups = self.shared.lock();
+        let watched = groups.entry(group.name().to_owned()).or_insert_with(|| Watched::new(directory, None));
+        watched.events = Some(events);
         Ok(())
     }
 
-    /// The largest process when memory was last short.
-    pub fn largest(&self, group: &str) -> Option<LargestProcess> {
-        self.shared.lock().get(group)?.seen.as_ref().map(|(_, largest)| largest.clone())
+    /// The largest process when memory last ran out, of a group in which `kills` have been counted.
+    pub fn largest(&self, group: &str, kills: u64) -> Option<LargestProcess> {
+        let groups = self.shared.hear(group, kills);
+        let watched = groups.get(group)?;
+        watched.killed.last.clone().or_else(|| watched.seen.as_ref().map(|(_, largest)| largest.clone()))
+    }
+
+    /// Whether one of the `kills` counted was of this process; `None` where there were some and the log does not tell whose.
+    pub fn was_killed(&self, group: &str, pid: u32, kills: u64) -> Option<bool> {
+        let groups = self.shared.hear(group, kills);
+        let killed = groups.get(group).map(|watched| &watched.killed);
+        if kills <= killed.map_or(0, |killed| killed.before) {
+            return Some(false);
+        }
+        killed.filter(|killed| !killed.pids.is_empty()).map(|killed| killed.pids.contains(&pid))
     }
 
     pub fn forget(&self, group: &str) {
@@ -140,8 +197,10 @@ impl Shared {
     }
 
     fn run(&self) {
+        // A duplicate: the log itself is locked by whoever reads it.
+        let log = self.log.as_ref().and_then(|log| locked(log).file().try_clone().ok());
         loop {
-            let files = std::iter::once(&self.stop).chain(std::iter::once(&self.inotify)).chain(&self.buckets);
+            let files = [&self.stop, &self.inotify].into_iter().chain(&self.buckets).chain(&log);
             let mut files: Vec<PollFd<'_>> = files.map(|file| PollFd::new(file, PollFlags::IN)).collect();
             match poll(&mut files, None) {
                 Ok(_) | Err(Errno::INTR) => {}
@@ -159,9 +218,51 @@ impl Shared {
                 let mut count = [0; 8];
                 // EAGAIN: somebody read it before; the look is due all the same.
                 let _ = rustix::io::read(&self.buckets[bucket], &mut count);
-                self.look(|watched| watched.bucket == bucket && watched.is_short());
+                let due = |watched: &Watched| matches!(watched.events, Some(Events::Bucket(own)) if own == bucket);
+                self.look(|watched| due(watched) && watched.is_short());
+            }
+            if ready.get(BUCKETS + 2) == Some(&true) {
+                self.read_log();
             }
         }
+    }
+
+    /// Takes down what the log has told since the last time.
+    fn read_log(&self) {
+        let Some(log) = &self.log else { return };
+        // Held until all is taken down: who comes next finds it there.
+        let mut log = locked(log);
+        let kills = log.read();
+        if kills.is_empty() {
+            return;
+        }
+        let mut groups = self.lock();
+        for kill in kills {
+            let whose = groups.values_mut().find(|watched| kill.was_in(&watched.directory, watched.uids.as_ref()));
+            if let Some(watched) = whose {
+                watched.killed.note(kill);
+            }
+        }
+        self.told.notify_all();
+    }
+
+    /// The groups, once the log has told of so many kills of one, or is not going to.
+    fn hear(&self, group: &str, kills: u64) -> MutexGuard<'_, HashMap<String, Watched>> {
+        self.read_log();
+        let groups = self.lock();
+        if self.log.is_none() {
+            return groups;
+        }
+        let waiting = |groups: &mut HashMap<String, Watched>| {
+            groups.get(group).is_some_and(|watched| watched.killed.told < kills)
+        };
+        let (mut groups, _) =
+            self.told.wait_timeout_while(groups, LATE, waiting).unwrap_or_else(PoisonError::into_inner);
+        if let Some(watched) = groups.get_mut(group) {
+            // Lines that were overwritten unread are waited for once.
+            watched.killed.told = watched.killed.told.max(kills);
+        }
+        groups
     }
 
     fn look_at_followed(&self) {
@@ -171,7 +272,7 @@ impl Shared {
         while let Ok(event) = reader.next() {
             changed.push(event.wd());
         }
-        self.look(|watched| watched.watch.is_some_and(|watch| changed.contains(&watch)));
+        self.look(|watched| matches!(watched.events, Some(Events::Inotify(watch)) if changed.contains(&watch)));
     }
 
     fn look(&self, due: impl Fn(&Watched) -> bool) {
@@ -181,7 +282,26 @@ impl Shared {
     }
 }
 
+fn locked(log: &Mutex<KernelLog>) -> MutexGuard<'_, KernelLog> {
+    log.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Killed {
+    fn note(&mut self, kill: Kill) {
+        self.told += 1;
+        self.last = Some(kill.process);
+        if let Some(pid) = kill.pid {
+            self.pids.truncate(REMEMBERED - 1);
+            self.pids.push_front(pid);
+        }
+    }
+}
+
 impl Watched {
+    fn new(directory: PathBuf, uids: Option<Range<u32>>) -> Watched {
+        Watched { directory, uids, events: None, looked: None, seen: None, killed: Killed::default() }
+    }
+
     /// v1: the events do not say whose they are.
     fn is_short(&self) -> bool {
         let number = |name: &str| file::read_number(&self.directory.join(name)).unwrap_or(0);

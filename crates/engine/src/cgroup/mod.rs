@@ -14,6 +14,7 @@
 mod error;
 mod file;
 mod group;
+mod kernel_log;
 mod largest;
 mod layout;
 mod memory_watch;
@@ -276,14 +277,20 @@ struct Deadline {
 
 impl Default for Deadline {
     fn default() -> Self {
-        Deadline {
-            end: Instant::now() + Duration::from_secs(2),
-            pause: std::cell::Cell::new(Duration::from_micros(100)),
-        }
+        Deadline::after(Duration::from_secs(2))
     }
 }
 
 impl Deadline {
+    fn after(patience: Duration) -> Deadline {
+        Deadline { end: Instant::now() + patience, pause: std::cell::Cell::new(Duration::from_micros(100)) }
+    }
+
+    /// Who was killed dies in its own share of the processors, of which a busy host leaves it little.
+    fn of_the_killed() -> Deadline {
+        Deadline::after(Duration::from_secs(30))
+    }
+
     fn has_passed(&self) -> bool {
         Instant::now() >= self.end
     }

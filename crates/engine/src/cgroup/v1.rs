@@ -136,9 +136,9 @@ impl Tree {
             return self.make(&self.bases(), name).map(|()| None);
         };
         if let Some(unified) = &self.unified {
-            let made = self.make(&[unified], name).and_then(|()| file::open_directory(&unified.join(name)));
+            let made = self.make(&[unified], name).and_then(|()| file::open_for_reading(&unified.join(name)));
             // The first error is the one to tell; what stays is found by the sweep.
-            opened.directory = Some(made.inspect_err(|_| drop(self.remove(name)))?);
+            opened.directory = Some(made.inspect_err(|_| drop(self.remove(name, &Deadline::default())))?);
         }
         Ok(Some(opened))
     }
@@ -147,11 +147,12 @@ impl Tree {
         self.ready.clear_of_the_dead(&self.renamable());
         let name = Ready::next_name();
         self.make(&self.renamable(), &name)?;
-        let opened = self.open_tasks(&name).inspect_err(|_| {
+        let opened = self.open_tasks(&name).and_then(|tasks| Ok((tasks, self.open_kills(&name)?)));
+        let (tasks, kills) = opened.inspect_err(|_| {
             // The first error is the one to tell; what stays the next engine finds.
-            let _ = self.remove(&name);
+            let _ = self.remove(&name, &Deadline::default());
         })?;
-        self.ready.add(name, Opened { tasks: opened, directory: None });
+        self.ready.add(name, Opened { tasks, directory: None, kills: Some(kills) });
         Ok(())
     }
 
@@ -241,8 +242,12 @@ impl Tree {
     /// Opens a group for those who join it.
     pub(super) fn open(&self, name: &str) -> Result<Opened, Error> {
         let tasks = self.open_tasks(name)?;
-        let directory = self.unified.as_ref().map(|base| file::open_directory(&base.join(name))).transpose()?;
-        Ok(Opened { tasks, directory })
+        let directory = self.unified.as_ref().map(|base| file::open_for_reading(&base.join(name))).transpose()?;
+        Ok(Opened { tasks, directory, kills: Some(self.open_kills(name)?) })
+    }
+
+    fn open_kills(&self, name: &str) -> Result<OwnedFd, Error> {
+        file::open_for_reading(&self.memory.join(name).join("memory.oom_control"))
     }
 
     fn open_tasks(&self, name: &str) -> Result<Vec<OwnedFd>, Error> {
@@ -366,7 +371,7 @@ impl Tree {
         if let Some(unified) = &self.unified {
             return v2::kill(&unified.join(name));
         }
-        let deadline = Deadline::default();
+        let deadline = Deadline::of_the_killed();
         loop {
             let pids = self.pids(name)?;
             if pids.is_empty() {
@@ -423,10 +428,9 @@ impl Tree {
         file::write(&self.memory.join(name).join("memory.force_empty"), "0")
     }
 
-    pub(super) fn remove(&self, name: &str) -> Result<(), Error> {
-        let deadline = Deadline::default();
+    pub(super) fn remove(&self, name: &str, deadline: &Deadline) -> Result<(), Error> {
         for base in self.bases() {
-            remove_directory(&base.join(name), &deadline, name)?;
+            remove_directory(&base.join(name), deadline, name)?;
         }
         Ok(())
     }
@@ -573,7 +577,7 @@ mod tests {
             tree.kill("a").unwrap();
             assert!(!reaped.join().unwrap().success());
         });
-        tree.remove("a").unwrap();
+        tree.remove("a", &Deadline::default()).unwrap();
         tree.tidy();
         assert!(!tree.memory.exists());
     }

@@ -153,11 +153,11 @@ impl Tree {
     }
 
     pub(super) fn entry(&self, name: &str) -> Result<Entry, Error> {
-        Ok(Entry {
-            tasks: Vec::new(),
-            windows: Vec::new(),
-            directory: Some(file::open_directory(&self.base.join(name))?),
-        })
+        let group = self.base.join(name);
+        // Without the controller there is no such file, and no limit either.
+        let kills = self.has("memory").then(|| file::open_for_reading(&group.join("memory.events"))).transpose()?;
+        let directory = Some(file::open_for_reading(&group)?);
+        Ok(Entry { tasks: Vec::new(), windows: Vec::new(), directory, kills })
     }
 
     pub(super) fn directory(&self, name: &str) -> PathBuf {
@@ -200,8 +200,8 @@ impl Tree {
         }
     }
 
-    pub(super) fn remove(&self, name: &str) -> Result<(), Error> {
-        remove_directory(&self.base.join(name), &Deadline::default(), name)
+    pub(super) fn remove(&self, name: &str, deadline: &Deadline) -> Result<(), Error> {
+        remove_directory(&self.base.join(name), deadline, name)
     }
 
     pub(super) fn tidy(&self) {

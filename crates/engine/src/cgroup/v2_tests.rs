@@ -67,7 +67,7 @@ fn real_groups_are_joined_counted_killed_and_removed() {
     assert!(matches!(busy, Err(Error::Busy { pids: 1, .. })), "{busy:?}");
     kill(&group).unwrap();
     child.wait().unwrap();
-    real.tree.remove("a").unwrap();
+    real.tree.remove("a", &Deadline::default()).unwrap();
     assert!(!group.exists());
 }
 

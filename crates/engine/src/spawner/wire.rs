@@ -123,6 +123,8 @@ pub struct Cgroup {
     pub windows: Vec<Window>,
     /// Version 2: the child is born in the directory.
     pub directory: Option<Slot>,
+    /// For the guest: how many were killed for want of memory.
+    pub kills: Option<Slot>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

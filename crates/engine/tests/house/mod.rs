@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use cove_engine::spec::{Limits, Network, Root, Storage};
 use cove_engine::{Config, Engine, SandboxId, Spawning, Spec};
 use cove_protocol::process::{Command, Spec as ProcessSpec};
-use cove_protocol::{Event, Failure, Kind, Request, frame};
+use cove_protocol::{Event, Failure, FrameError, Kind, Request, frame};
 
 pub struct House {
     pub engine: Engine,
@@ -22,8 +22,17 @@ pub struct House {
 #[derive(Debug)]
 pub struct Ran {
     pub code: i32,
+    pub out_of_memory: bool,
     pub stdout: String,
     pub stderr: String,
+}
+
+/// Why a command's end was not seen.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// The sandbox ended before it.
+    Gone,
+    Refused(String),
 }
 
 impl House {
@@ -77,21 +86,33 @@ impl House {
     }
 
     pub fn run_as(&self, id: &SandboxId, user: Option<&str>, line: &str) -> Ran {
+        self.try_run(id, user, line).unwrap_or_else(|lost| panic!("{line}: {lost:?}"))
+    }
+
+    /// For a sandbox that may not live to see the command's end.
+    pub fn try_run(&self, id: &SandboxId, user: Option<&str>, line: &str) -> Result<Ran, Lost> {
         let command = Command::Argv(vec!["/bin/sh".into(), "-c".into(), line.into()]);
         let spec = ProcessSpec { user: user.map(str::to_owned), ..ProcessSpec::new(command) };
-        let mut stream = self.connect(id).unwrap();
-        frame::write_json(&mut stream, Kind::Request, &Request::Start(spec)).unwrap();
+        let mut stream = self.connect(id).map_err(|_| Lost::Gone)?;
+        frame::write_json(&mut stream, Kind::Request, &Request::Start(spec)).map_err(|_| Lost::Gone)?;
         let (mut out, mut err) = (Vec::new(), Vec::new());
         loop {
-            let frame = frame::read(&mut stream).unwrap().expect("the guest closed before the command ended");
+            let frame = match frame::read(&mut stream) {
+                Ok(frame) => frame.ok_or(Lost::Gone)?,
+                Err(FrameError::Io(error)) if error.kind() == std::io::ErrorKind::ConnectionReset => {
+                    return Err(Lost::Gone);
+                }
+                Err(error) => panic!("{line}: {error}"),
+            };
             match frame.kind {
                 Kind::Stdout => out.extend(frame.payload),
                 Kind::Stderr => err.extend(frame.payload),
-                Kind::Failure => panic!("{line}: {}", frame.parse::<Failure>().unwrap().message),
+                Kind::Failure => return Err(Lost::Refused(frame.parse::<Failure>().unwrap().message)),
                 Kind::Event => {
                     if let Event::Exited { exit } = frame.parse().unwrap() {
                         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-                        return Ran { code: exit.status(), stdout: text(out), stderr: text(err) };
+                        let (code, out_of_memory) = (exit.status(), exit.out_of_memory);
+                        return Ok(Ran { code, out_of_memory, stdout: text(out), stderr: text(err) });
                     }
                 }
                 _ => {}

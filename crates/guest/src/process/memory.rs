@@ -1,19 +1,27 @@
 //! Whether a process was killed for want of memory.
 //!
-//! The kernel does not say so to a parent: it is a SIGKILL like any other. The machine's count of such kills is in
-//! `/proc/vmstat`, also inside a sandbox; when it rose during the life of a process that ended by a SIGKILL which the
-//! host did not send, that is told. The host knows better from its control groups; this is for those who ask only here.
+//! The kernel does not say so to a parent: it is a SIGKILL like any other. But it counts such kills for each control group, and
+//! counts before it sends the signal. The host leaves that count of this sandbox's group open for us: when it rose during the life of a
+//! process that ended by a SIGKILL which nobody asked for, that is told. Without a group (an ordinary user's host) nothing is.
 
-use std::fs::File;
-use std::io::Read;
+use std::os::fd::OwnedFd;
 
 use cove_protocol::process::Exit;
 
-/// How many processes the kernel has killed so far, where it tells.
-pub fn kills() -> Option<u64> {
-    let mut text = Vec::with_capacity(8 << 10);
-    File::open("/proc/vmstat").ok()?.take(64 << 10).read_to_end(&mut text).ok()?;
-    count(&String::from_utf8_lossy(&text))
+/// `memory.oom_control` of control groups v1, `memory.events` of v2.
+pub struct Kills(Option<OwnedFd>);
+
+impl Kills {
+    pub fn new(file: Option<OwnedFd>) -> Kills {
+        Kills(file)
+    }
+
+    /// How many processes of this sandbox the kernel has killed so far, where it tells.
+    pub fn count(&self) -> Option<u64> {
+        let mut text = [0; 1024];
+        let length = rustix::io::pread(self.0.as_ref()?, &mut text, 0).ok()?;
+        count(&String::from_utf8_lossy(&text[..length]))
+    }
 }
 
 fn count(text: &str) -> Option<u64> {
@@ -31,7 +39,9 @@ mod tests {
 
     #[test]
     fn the_kernels_count_is_read_where_it_is_there() {
-        assert_eq!(count("nr_free_pages 1\noom_kill 17\nnuma_hit 3\n"), Some(17));
-        assert_eq!(count("nr_free_pages 1\n"), None);
+        assert_eq!(count("oom_kill_disable 0\nunder_oom 0\noom_kill 17\n"), Some(17));
+        assert_eq!(count("low 0\nmax 4\noom 2\noom_kill 3\noom_group_kill 9\n"), Some(3));
+        assert_eq!(count("oom_kill_disable 0\n"), None);
+        assert_eq!(Kills::new(None).count(), None);
     }
 }

@@ -17,7 +17,7 @@ pub mod copy;
 pub mod environment;
 pub mod input;
 pub mod list;
-mod memory;
+pub mod memory;
 pub mod output;
 pub mod signal;
 pub mod start;
@@ -28,7 +28,7 @@ pub mod wait;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use cove_protocol::process::{Command, Exit, Info};
@@ -66,7 +66,7 @@ pub struct Process {
     /// The host has sent it a SIGKILL.
     pub killed: AtomicBool,
     /// The kernel's count of kills for want of memory when it began.
-    kills_before: OnceLock<u64>,
+    kills_before: Option<u64>,
     /// How to have it copied, where it can be.
     pub original: Option<copy::Original>,
     state: Mutex<State>,
@@ -125,7 +125,7 @@ pub struct Ends {
 }
 
 impl Process {
-    pub fn new(id: u64, pid: u32, asked: Asked, ends: Ends) -> Self {
+    pub fn new(id: u64, pid: u32, asked: Asked, ends: Ends, kills_before: Option<u64>) -> Self {
         let Ends { sources, input, terminal, original } = ends;
         let mut sources = sources
             .map(|end| end.map(|(stream, file)| Source { stream, file: Arc::new(file), paused: false, owed: 0 }));
@@ -145,7 +145,7 @@ impl Process {
             reaped: AtomicBool::new(false),
             timed_out: AtomicBool::new(false),
             killed: AtomicBool::new(false),
-            kills_before: OnceLock::new(),
+            kills_before,
             original,
             state: Mutex::new(State {
                 output: Output::default(),
@@ -211,19 +211,12 @@ impl Process {
         moved
     }
 
-    /// Notes what its end is compared with. Takes a moment, so it is not done before the host knows of the start.
-    pub fn begin_memory_watch(&self) {
-        if let Some(kills) = memory::kills() {
-            let _ = self.kills_before.set(kills);
-        }
-    }
-
     /// The kernel has reaped it. Returns when to look again whether its pipes are dry, if they are not.
-    pub fn reaped(&self, mut exit: Exit) -> Option<Instant> {
+    pub fn reaped(&self, mut exit: Exit, kills: &memory::Kills) -> Option<Instant> {
         exit.timed_out = self.timed_out.load(Ordering::SeqCst);
         exit.out_of_memory = memory::is_suspicious(&exit)
             && !self.killed.load(Ordering::SeqCst)
-            && self.kills_before.get().is_some_and(|before| memory::kills().is_some_and(|now| now > *before));
+            && self.kills_before.is_some_and(|before| kills.count().is_some_and(|now| now > before));
         let deadline = Instant::now() + GRACE;
         let mut state = self.state();
         let state = &mut *state;

@@ -33,7 +33,6 @@ pub fn start(guest: &Arc<Guest>, connection: &mut Connection, spec: Spec) -> Res
         follower.abandon(guest, on_disconnect);
         return Err(failure);
     }
-    follower.process.begin_memory_watch();
     follower.follow(guest, connection, on_disconnect)
 }
 
@@ -58,6 +57,7 @@ fn launch(guest: &Guest, spec: Spec) -> Result<Follower> {
         open_files: guest.open_files,
         oom_score_adj: &guest.oom_score_adj,
     };
+    let kills_before = guest.kills.count();
     let begin = || guest.births.lock().unwrap_or_else(PoisonError::into_inner);
     let (birth, pid) = match &spec.copy_of {
         None => {
@@ -84,7 +84,7 @@ fn launch(guest: &Guest, spec: Spec) -> Result<Follower> {
         started_at_ms: now_ms(),
     };
     let mut table = guest.table();
-    let process = Arc::new(Process::new(table.next_id(), pid, asked, ends));
+    let process = Arc::new(Process::new(table.next_id(), pid, asked, ends, kills_before));
     let (key, _) = process.join(Some(0), Arc::clone(&wake));
     table.insert(Arc::clone(&process));
     if let Some(timeout) = spec.timeout_ms

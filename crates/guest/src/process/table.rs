@@ -8,6 +8,7 @@ use cove_protocol::process::{Exit, Selector};
 use cove_protocol::{Failure, FailureKind};
 
 use super::Process;
+use super::memory::Kills;
 use super::output::KEPT;
 use crate::failure::Result;
 
@@ -96,11 +97,11 @@ impl Table {
     }
 
     /// The kernel has reaped `pid`; an orphan of the sandbox where the host did not start it.
-    pub fn reaped(&mut self, pid: u32, exit: Exit) {
+    pub fn reaped(&mut self, pid: u32, exit: Exit, kills: &Kills) {
         let Some(id) = self.alive.remove(&pid) else { return };
         let Some(process) = self.processes.get(&id) else { return };
         process.reaped.store(true, std::sync::atomic::Ordering::SeqCst);
-        if let Some(at) = process.reaped(exit) {
+        if let Some(at) = process.reaped(exit, kills) {
             self.due.insert((at, id), Due::Settle);
         }
         self.finished.push_back(id);
