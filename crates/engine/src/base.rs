@@ -155,14 +155,18 @@ pub fn layer(data: &Path, inside: Inside) -> Result<PathBuf, Error> {
         return Ok(layer);
     }
     fs::create_dir_all(&folder).map_err(Error::file("make", &folder))?;
-    let draft = folder.join(format!("draft-{}", std::process::id()));
+    // Thousands of small files: of several engines that begin at once, one writes them and the others wait. The kernel
+    // lets go of the lock however its holder ends.
+    let path = folder.join("lock");
+    let lock = fs::File::create(&path).map_err(Error::file("make", &path))?;
+    lock.lock().map_err(Error::file("lock", &path))?;
+    if layer.exists() {
+        return Ok(layer);
+    }
+    let draft = folder.join("draft");
     remove(&draft).map_err(Error::file("remove", &draft))?;
     write(&draft, inside).map_err(Error::file("write the base layer to", &draft))?;
-    match fs::rename(&draft, &layer) {
-        // Another engine on this data directory was faster; both made the same.
-        Err(_) if layer.exists() => remove(&draft).map_err(Error::file("remove", &draft))?,
-        other => other.map_err(Error::file("name", &layer))?,
-    }
+    fs::rename(&draft, &layer).map_err(Error::file("name", &layer))?;
     Ok(layer)
 }
 
@@ -201,7 +205,11 @@ fn write(layer: &Path, inside: Inside) -> io::Result<()> {
         symlink(target, layer.join("opt/cove/bin").join(name))?;
     }
     for source in COPIED.iter().chain(&COPIED_TLS) {
-        copy(&Path::new("/etc").join(source), &layer.join("etc").join(source))?;
+        let (from, to) = (Path::new("/etc").join(source), layer.join("etc").join(source));
+        if fs::symlink_metadata(&from).is_ok() {
+            fs::create_dir_all(to.parent().unwrap_or(layer))?;
+            copy(&from, &to)?;
+        }
     }
     for (name, mode, text) in FILES {
         fs::write(layer.join(name), text)?;
@@ -224,9 +232,6 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
-    if let Some(parent) = to.parent() {
-        fs::create_dir_all(parent)?;
-    }
     let kind = metadata.file_type();
     if kind.is_symlink() {
         symlink(fs::read_link(from)?, to)
