@@ -1,14 +1,30 @@
 //! Events in the store: a rising number is their order and the place to go on from.
+//!
+//! Whoever has read up to a number must never find a lower one later. SQLite has one writer, so numbers appear in their
+//! order. PostgreSQL gives a number before its transaction commits, and transactions commit in any order: there a lock
+//! is held from the number to the commit. It is the last thing that a transaction takes, so nobody waits for another
+//! with the lock in hand, and it lasts as long as one insert and one commit.
 
 use sqlx::{Any, Row, Transaction};
 
-use super::sandboxes::Sql;
-use super::{Store, from_body, to_body};
+use super::sql::Sql;
+use super::{Dialect, Store, from_body, to_body};
 use crate::Error;
 use crate::clock::from_millisecond;
 use crate::event::{Event, EventFilter, NewEvent};
 
-pub(super) async fn insert(transaction: &mut Transaction<'static, Any>, event: &NewEvent) -> Result<(), Error> {
+/// Any number that no other advisory lock of this database uses: "cove" in ASCII, and a counter.
+const IN_ORDER: i64 = 0x636f_7665_0001;
+
+/// Writes an event; the transaction must do nothing after it but commit.
+pub(super) async fn insert(
+    transaction: &mut Transaction<'static, Any>,
+    dialect: Dialect,
+    event: &NewEvent,
+) -> Result<(), Error> {
+    if dialect == Dialect::Postgres {
+        sqlx::query("SELECT 1 FROM pg_advisory_xact_lock($1)").bind(IN_ORDER).execute(&mut **transaction).await?;
+    }
     const SQL: &str = "INSERT INTO events (organisation, sandbox, kind, at, body) VALUES ($1, $2, $3, $4, $5)";
     sqlx::query(SQL)
         .bind(&event.organisation)
@@ -24,7 +40,7 @@ pub(super) async fn insert(transaction: &mut Transaction<'static, Any>, event: &
 impl Store {
     pub async fn add_event(&self, event: &NewEvent) -> Result<(), Error> {
         let mut transaction = self.writes.begin().await?;
-        insert(&mut transaction, event).await?;
+        insert(&mut transaction, self.dialect, event).await?;
         transaction.commit().await?;
         Ok(())
     }

@@ -4,7 +4,7 @@ use sqlx::Row;
 use sqlx::any::AnyRow;
 
 use super::Store;
-use super::sandboxes::Sql;
+use super::sql::Sql;
 use crate::Error;
 use crate::clock::from_millisecond;
 use crate::job::{Job, JobState, NewJob};
@@ -91,6 +91,16 @@ impl Store {
         const SQL: &str = "UPDATE jobs SET state = 'queued', run_at = $1, lease_until = NULL, worker = NULL, \
              error = $2 WHERE state = 'running' AND worker = $3";
         let done = sqlx::query(SQL).bind(now).bind(error).bind(server).execute(&self.writes).await?;
+        Ok(done.rows_affected())
+    }
+
+    /// What servers were at that were not heard of since `silent_since`, and that any server can do, to be done by
+    /// others. Says how many.
+    pub async fn release_jobs_of_the_dead(&self, silent_since: i64, now: i64) -> Result<u64, Error> {
+        const SQL: &str = "UPDATE jobs SET state = 'queued', run_at = $1, lease_until = NULL, worker = NULL, \
+             error = 'its server was not heard of any more' WHERE state = 'running' AND server IS NULL AND worker IN \
+             (SELECT id FROM servers WHERE seen_at < $2)";
+        let done = sqlx::query(SQL).bind(now).bind(silent_since).execute(&self.writes).await?;
         Ok(done.rows_affected())
     }
 

@@ -17,6 +17,7 @@ mod samples;
 pub mod sandboxes;
 pub mod servers;
 pub mod sessions;
+mod sql;
 pub mod usage;
 pub mod webhooks;
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use sqlx::{Any, Row, Transaction};
 
-use super::sandboxes::Sql;
+use super::sql::Sql;
 use super::{Store, from_body, to_body};
 use crate::Error;
 use crate::clock::{Timestamp, from_millisecond};

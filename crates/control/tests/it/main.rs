@@ -8,4 +8,5 @@ mod harness;
 mod lifecycle;
 mod live;
 mod metrics;
+mod order;
 mod strangers;

@@ -1,0 +1,105 @@
+//! Many sandboxes: lists with filters and pages, those of a server, those with a timer that is due, and counts.
+
+use sqlx::Row;
+
+use super::COLUMNS;
+use crate::Error;
+use crate::sandbox::{Filter, Listed, Order, Page, Sandbox};
+use crate::store::Store;
+use crate::store::sql::Sql;
+
+impl Store {
+    pub async fn list_sandboxes(
+        &self,
+        organisation: &str,
+        filter: &Filter,
+        page: &Page,
+    ) -> Result<Listed<Sandbox>, Error> {
+        let mut sql = Sql::new(format!("SELECT {COLUMNS} FROM sandboxes s WHERE organisation = "));
+        sql.bind(organisation).push(" AND pool IS NULL");
+        if filter.states.is_empty() {
+            sql.push(" AND state <> 'destroyed'");
+        } else {
+            let states: Vec<String> = filter.states.iter().map(|state| format!("'{state}'")).collect();
+            sql.push(&format!(" AND state IN ({})", states.join(", ")));
+        }
+        if let Some(template) = &filter.template {
+            sql.push(" AND template = ").bind(template);
+        }
+        if let Some(owner) = &filter.owner {
+            sql.push(" AND owner = ").bind(owner);
+        }
+        if let Some(prefix) = &filter.name_prefix {
+            let pattern = prefix.to_lowercase().replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
+            sql.push(" AND LOWER(name) LIKE ").bind(format!("{pattern}%")).push(" ESCAPE '\\'");
+        }
+        for (label, value) in &filter.labels {
+            sql.push(" AND EXISTS (SELECT 1 FROM sandbox_labels l WHERE l.sandbox = s.id AND l.label = ");
+            sql.bind(label).push(" AND l.value = ").bind(value).push(")");
+        }
+        if let Some(after) = filter.created_after {
+            sql.push(&format!(" AND created_at >= {}", after.as_millisecond()));
+        }
+        if let Some(before) = filter.created_before {
+            sql.push(&format!(" AND created_at < {}", before.as_millisecond()));
+        }
+        let (beyond, order) = match page.order {
+            Order::NewestFirst => ("<", "DESC"),
+            Order::OldestFirst => (">", "ASC"),
+        };
+        if let Some(cursor) = &page.cursor {
+            let (at, id) = parse_cursor(cursor)?;
+            sql.push(&format!(" AND (created_at {beyond} {at} OR (created_at = {at} AND id {beyond} "));
+            sql.bind(id).push("))");
+        }
+        let limit = page.limit.clamp(1, 1000) as usize;
+        sql.push(&format!(" ORDER BY created_at {order}, id {order} LIMIT {}", limit + 1));
+        let mut items = self.fetch(sql).await?;
+        let next = (items.len() > limit).then(|| {
+            items.truncate(limit);
+            let last = &items[limit - 1];
+            format!("{}.{}", last.created_at.as_millisecond(), last.id)
+        });
+        Ok(Listed { items, next })
+    }
+
+    /// Everything that is not gone on one server, for reconcile and the ledger.
+    pub async fn sandboxes_of_server(&self, server: &str) -> Result<Vec<Sandbox>, Error> {
+        let mut sql = Sql::new(format!("SELECT {COLUMNS} FROM sandboxes WHERE state <> 'destroyed' AND server = "));
+        sql.bind(server);
+        self.fetch(sql).await
+    }
+
+    /// Sandboxes with a timer that may have gone off.
+    pub async fn due_sandboxes(&self, server: &str, now: i64, limit: u32) -> Result<Vec<Sandbox>, Error> {
+        let mut sql = Sql::new(format!("SELECT {COLUMNS} FROM sandboxes WHERE due_at <= {now} AND server = "));
+        sql.bind(server).push(&format!(" ORDER BY due_at LIMIT {limit}"));
+        self.fetch(sql).await
+    }
+
+    /// How many each organisation has in each state.
+    pub async fn count_by_organisation(&self) -> Result<Vec<(String, String, i64)>, Error> {
+        let rows = sqlx::query(
+            "SELECT organisation, state, COUNT(*) AS many FROM sandboxes WHERE state <> 'destroyed' \
+             GROUP BY organisation, state",
+        )
+        .fetch_all(&self.reads)
+        .await?;
+        rows.iter().map(|row| Ok((row.try_get("organisation")?, row.try_get("state")?, row.try_get("many")?))).collect()
+    }
+
+    /// How many there are in each state, for the metrics.
+    pub async fn count_states(&self) -> Result<Vec<(String, i64)>, Error> {
+        let rows = sqlx::query(
+            "SELECT state, COUNT(*) AS many FROM sandboxes WHERE state <> 'destroyed' GROUP BY state ORDER BY state",
+        )
+        .fetch_all(&self.reads)
+        .await?;
+        rows.iter().map(|row| Ok((row.try_get("state")?, row.try_get("many")?))).collect()
+    }
+}
+
+fn parse_cursor(cursor: &str) -> Result<(i64, String), Error> {
+    let parsed = cursor.split_once('.').and_then(|(at, id)| Some((at.parse().ok()?, id.to_owned())));
+    parsed.ok_or_else(|| Error::invalid("cursor", "not one that this server gave"))
+}

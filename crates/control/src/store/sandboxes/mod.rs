@@ -1,0 +1,127 @@
+//! Sandboxes in the store: one row each, with the body as JSON and what is searched for in columns of its own.
+//!
+//! Here is how a row is read and found; `insert` and `update` write it, `list` searches, `pooled` hands members of warm
+//! pools over.
+
+mod insert;
+mod list;
+mod pooled;
+mod update;
+
+use cove_engine::SandboxId;
+use sqlx::any::AnyRow;
+use sqlx::{Any, Row, Transaction};
+
+use super::sql::Sql;
+use super::{Dialect, Store, audit, events, from_body, usage};
+use crate::Error;
+use crate::audit::Entry;
+use crate::clock::from_millisecond;
+use crate::event::NewEvent;
+use crate::sandbox::timers;
+use crate::sandbox::{Sandbox, State};
+use crate::store::usage::Span;
+
+pub use insert::Inserted;
+pub use pooled::Taken;
+
+/// What is written with a sandbox, in the same transaction.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Along<'a> {
+    pub event: Option<&'a NewEvent>,
+    /// A finished span of use.
+    pub span: Option<&'a Span>,
+    /// Who asked for it.
+    pub audit: Option<&'a Entry>,
+}
+
+impl Along<'_> {
+    fn is_nothing(&self) -> bool {
+        self.event.is_none() && self.span.is_none() && self.audit.is_none()
+    }
+
+    async fn insert(&self, transaction: &mut Transaction<'static, Any>, dialect: Dialect) -> Result<(), Error> {
+        if let Some(span) = self.span {
+            usage::insert(transaction, span).await?;
+        }
+        if let Some(entry) = self.audit {
+            audit::insert(&mut **transaction, entry).await?;
+        }
+        // Last: from an event's number to the commit, others that have one to tell wait.
+        if let Some(event) = self.event {
+            events::insert(transaction, dialect, event).await?;
+        }
+        Ok(())
+    }
+}
+
+const COLUMNS: &str = "organisation, generation, last_activity_at, body";
+
+fn read(row: &AnyRow) -> Result<Sandbox, Error> {
+    let mut sandbox: Sandbox = from_body(&row.try_get::<String, _>("body")?)?;
+    sandbox.organisation = row.try_get("organisation")?;
+    sandbox.generation = row.try_get("generation")?;
+    sandbox.last_activity_at = from_millisecond(row.try_get("last_activity_at")?);
+    Ok(sandbox)
+}
+
+/// A name is held only by what is there.
+fn held_name(sandbox: &Sandbox) -> Option<&str> {
+    match sandbox.state {
+        State::Destroying | State::Destroyed => None,
+        _ => sandbox.name.as_deref(),
+    }
+}
+
+fn due_at(sandbox: &Sandbox) -> Option<i64> {
+    timers::next(sandbox).map(|(at, _)| at.as_millisecond())
+}
+
+impl Store {
+    pub async fn sandbox_by_id(&self, id: &SandboxId) -> Result<Option<Sandbox>, Error> {
+        const SQL: &str = "SELECT organisation, generation, last_activity_at, body FROM sandboxes WHERE id = $1";
+        let row = sqlx::query(SQL).bind(id.as_str()).fetch_optional(&self.reads).await?;
+        row.as_ref().map(read).transpose()
+    }
+
+    pub async fn sandbox_by_name(&self, organisation: &str, name: &str) -> Result<Option<Sandbox>, Error> {
+        const SQL: &str = "SELECT organisation, generation, last_activity_at, body FROM sandboxes \
+             WHERE organisation = $1 AND name = $2";
+        let row = sqlx::query(SQL).bind(organisation).bind(name).fetch_optional(&self.reads).await?;
+        row.as_ref().map(read).transpose()
+    }
+
+    /// By id first, then by name; another organisation's is not there.
+    pub async fn sandbox(&self, organisation: &str, id_or_name: &str) -> Result<Option<Sandbox>, Error> {
+        if let Ok(id) = id_or_name.parse::<SandboxId>() {
+            let found = self.sandbox_by_id(&id).await?;
+            if let Some(sandbox) =
+                found.filter(|sandbox| sandbox.organisation == organisation && sandbox.pool.is_none())
+            {
+                return Ok(Some(sandbox));
+            }
+        }
+        self.sandbox_by_name(organisation, id_or_name).await
+    }
+
+    async fn fetch(&self, sql: Sql) -> Result<Vec<Sandbox>, Error> {
+        let mut query = sqlx::query(sqlx::AssertSqlSafe(sql.text));
+        for bind in sql.binds {
+            query = query.bind(bind);
+        }
+        let rows = query.fetch_all(&self.reads).await?;
+        rows.iter().map(read).collect()
+    }
+}
+
+async fn insert_labels(transaction: &mut Transaction<'static, Any>, sandbox: &Sandbox) -> Result<(), Error> {
+    for (label, value) in &sandbox.labels {
+        sqlx::query("INSERT INTO sandbox_labels (sandbox, label, value) VALUES ($1, $2, $3)")
+            .bind(sandbox.id.as_str())
+            .bind(label)
+            .bind(value)
+            .execute(&mut **transaction)
+            .await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,24 @@
+//! Statements that are put together from what a caller asks for.
+
+/// A statement that grows with its conditions. Text is ours alone; what callers sent is bound.
+pub(super) struct Sql {
+    pub(super) text: String,
+    pub(super) binds: Vec<String>,
+}
+
+impl Sql {
+    pub(super) fn new(text: String) -> Self {
+        Sql { text, binds: Vec::new() }
+    }
+
+    pub(super) fn push(&mut self, text: &str) -> &mut Self {
+        self.text.push_str(text);
+        self
+    }
+
+    pub(super) fn bind(&mut self, value: impl Into<String>) -> &mut Self {
+        self.binds.push(value.into());
+        self.text.push_str(&format!("${}", self.binds.len()));
+        self
+    }
+}
