@@ -63,6 +63,7 @@ struct Parts {
     http: reqwest::Client,
     guarded: reqwest::Client,
     peer_url: OnceLock<String>,
+    peer_trust: Arc<rustls::ClientConfig>,
 }
 
 impl App {
@@ -82,6 +83,7 @@ impl App {
             .map_err(|error| Error::internal(format!("make the data directory {}: {error}", config.data.display())))?;
         let objects = crate::archive::open(&config.archive, &config.data.join("archive"))?;
         let server = server_id(&config)?;
+        let peer_trust = crate::peer::trust::client(&config, store.dialect())?;
         let interpreter = Interpreter::new(providers.values().cloned().collect());
         let app = App(Arc::new(Parts {
             store,
@@ -106,6 +108,7 @@ impl App {
             http: http_client()?,
             guarded: crate::neighbourhood::guarded_client(config.private_targets.clone())?,
             peer_url: OnceLock::new(),
+            peer_trust,
             config,
         }));
         app.make_first().await?;
@@ -269,6 +272,11 @@ impl App {
     /// Where other servers of the same store reach this one.
     pub(crate) fn peer_url(&self) -> Option<&str> {
         self.config().peer_url.as_deref().or_else(|| self.0.peer_url.get().map(String::as_str))
+    }
+
+    /// Whom it believes there.
+    pub(crate) fn peer_trust(&self) -> &rustls::ClientConfig {
+        &self.0.peer_trust
     }
 
     /// The address that it listens on, unless that is all of them: others would reach themselves.

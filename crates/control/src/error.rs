@@ -9,6 +9,7 @@ use cove_protocol::FailureKind;
 
 use crate::guest::GuestError;
 use crate::provider::ProviderError;
+use crate::rate::Refused;
 use crate::sandbox::state::Denied;
 
 const QUOTA_AGAIN: Duration = Duration::from_secs(1);
@@ -35,12 +36,8 @@ pub enum Error {
     /// A maximum of the organisation.
     #[error("{message}")]
     Quota { message: String },
-    #[error("too many requests; try again in {} s", retry_after.as_secs().max(1))]
-    RateLimited {
-        retry_after: Duration,
-        /// How many may come at once.
-        limit: u32,
-    },
+    #[error("too many requests of {}; try again in {} s", .0.whose, .0.retry_after.as_secs().max(1))]
+    RateLimited(Refused),
     /// No room now.
     #[error("{message}")]
     Exhausted { message: String, retry_after: Duration },
@@ -88,7 +85,8 @@ impl Error {
     /// When it may be worth trying again.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Error::RateLimited { retry_after, .. } | Error::Exhausted { retry_after, .. } => Some(*retry_after),
+            Error::RateLimited(refused) => Some(refused.retry_after),
+            Error::Exhausted { retry_after, .. } => Some(*retry_after),
             // There is room again when a sandbox of the same organisation ends: nobody knows when, but it may be soon.
             Error::Quota { .. } => Some(QUOTA_AGAIN),
             _ => None,
@@ -113,7 +111,7 @@ impl Error {
             Error::Conflict(_) => "conflict",
             Error::Denied(_) => "wrong_state",
             Error::Quota { .. } => "quota_exceeded",
-            Error::RateLimited { .. } => "rate_limited",
+            Error::RateLimited(_) => "rate_limited",
             Error::Exhausted { .. } => "no_capacity",
             Error::Unsupported(_) => "unsupported",
             Error::Elsewhere { .. } => "elsewhere",

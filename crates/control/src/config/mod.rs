@@ -33,6 +33,9 @@ pub struct Config {
     pub public_url: Option<String>,
     /// How other servers of the same database reach this one; the address it listens on where absent.
     pub peer_url: Option<String>,
+    /// In PEM: who signs the certificates of other servers whose `peer_url` is https. The local authority and those of
+    /// the system where absent.
+    pub peer_authority: Option<PathBuf>,
     /// Previews are at `{port}-{id}.{domain}`.
     pub domain: String,
     pub tls: Tls,
@@ -170,6 +173,7 @@ impl Default for Config {
             api_key: None,
             public_url: None,
             peer_url: None,
+            peer_authority: None,
             domain: "localhost".into(),
             tls: Tls::default(),
             quota: Quota::default(),
@@ -194,6 +198,8 @@ impl Config {
             api_key: text(),
             public_url: text(),
             peer_url: text(),
+            peer_authority: Some("a".into()),
+            quota: Quota { organisation_requests_per_second: Some(1), ..Quota::default() },
             tls: Tls { listen: text(), certificate: Some("c".into()), key: Some("k".into()) },
             archive: Archive { url: text(), endpoint: text(), region: text() },
             telemetry: Telemetry { endpoint: text(), ..Telemetry::default() },

@@ -4,7 +4,7 @@ pub mod daytona;
 pub mod e2b;
 pub mod native;
 mod observe;
-mod peer;
+pub(crate) mod peer;
 mod prometheus;
 mod relay;
 mod shield;

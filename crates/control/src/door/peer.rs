@@ -14,6 +14,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version, heade
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use cove_engine::SandboxId;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -26,14 +27,14 @@ use crate::sandbox::Sandbox;
 use crate::{App, Error};
 
 /// By whom it was sent on.
-const SENT_ON_BY: &str = "cove-sent-on-by";
+pub(crate) const SENT_ON_BY: &str = "cove-sent-on-by";
 /// The largest body that is read to learn which session it names.
 const BODY_MAX: usize = 64 << 20;
 
 #[derive(Clone)]
 pub struct Director {
     app: App,
-    client: Client<HttpConnector, Body>,
+    client: Client<HttpsConnector<HttpConnector>, Body>,
 }
 
 impl Director {
@@ -41,6 +42,10 @@ impl Director {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(std::time::Duration::from_secs(5)));
         connector.set_nodelay(true);
+        connector.enforce_http(false);
+        let secured = HttpsConnectorBuilder::new().with_tls_config(app.peer_trust().clone());
+        // HTTP/1.1 on both: an upgrade is an upgrade on the other side too.
+        let connector = secured.https_or_http().enable_http1().wrap_connector(connector);
         Director { app, client: Client::builder(TokioExecutor::new()).build(connector) }
     }
 }
@@ -179,8 +184,11 @@ async fn send_on(director: &Director, url: &str, mut request: Request) -> Result
     let us = HeaderValue::from_str(director.app.server()).map_err(|error| error.to_string())?;
     headers.insert(SENT_ON_BY, us);
     let mut answer = director.client.request(request).await.map_err(|error| {
-        let reason = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-        format!("could not be reached: {reason}")
+        let mut cause: &dyn std::error::Error = &error;
+        while let Some(deeper) = cause.source() {
+            cause = deeper;
+        }
+        format!("could not be reached: {cause}")
     })?;
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS
         && let Some(client) = client

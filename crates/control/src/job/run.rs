@@ -43,6 +43,7 @@ impl App {
             });
         }
         self.every(crate::peer::EVERY, |app| async move { app.say_alive().await });
+        self.every(crate::peer::EVERY, |app| async move { app.take_over().await });
         self.every(RENEW, |app| async move { app.renew_leases().await });
         self.every(TICK, |app| async move { app.work().await });
         self.every(FLUSH, |app| async move { app.flush_activity().await });

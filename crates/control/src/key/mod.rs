@@ -69,6 +69,9 @@ pub struct Quota {
     /// Requests a second that a key may make for long; bursts may be ten times that.
     #[schema(minimum = 1, maximum = 1000000)]
     pub requests_per_second: u32,
+    /// Requests a second of all the organisation's keys together; four times a key's where absent.
+    #[schema(minimum = 1, maximum = 1000000)]
+    pub organisation_requests_per_second: Option<u32>,
 }
 
 impl Quota {
@@ -77,8 +80,13 @@ impl Quota {
         if !(self.cpus_per_sandbox.is_finite() && self.cpus_per_sandbox >= 0.01) {
             return Err(Error::invalid("cpus_per_sandbox", "at least 0.01"));
         }
-        if !(1..=1_000_000).contains(&self.requests_per_second) {
-            return Err(Error::invalid("requests_per_second", "1 to 1000000"));
+        let rates = [
+            ("requests_per_second", Some(self.requests_per_second)),
+            ("organisation_requests_per_second", self.organisation_requests_per_second),
+        ];
+        let wrong = |rate: Option<u32>| rate.is_some_and(|rate| !(1..=1_000_000).contains(&rate));
+        if let Some((field, _)) = rates.into_iter().find(|(_, rate)| wrong(*rate)) {
+            return Err(Error::invalid(field, "1 to 1000000"));
         }
         let counts = [
             ("memory_per_sandbox", self.memory_per_sandbox),
@@ -90,6 +98,11 @@ impl Quota {
             Some((field, _)) => Err(Error::invalid(field, format!("at most {}", i64::MAX))),
             None => Ok(()),
         }
+    }
+
+    /// Requests a second of all keys together.
+    pub fn organisation_rate(&self) -> u32 {
+        self.organisation_requests_per_second.unwrap_or(self.requests_per_second.saturating_mul(4))
     }
 
     /// A template's own limits, cut to what one sandbox may have.
@@ -112,6 +125,7 @@ impl Default for Quota {
             running_sandboxes: 10_000,
             sandboxes: 100_000,
             requests_per_second: 1000,
+            organisation_requests_per_second: None,
         }
     }
 }

@@ -4,6 +4,8 @@
 //! Every server writes a sign of life with its address; a request that comes to another is sent on by the door
 //! (`door/peer.rs`). What is in the store any server can tell.
 
+pub(crate) mod trust;
+
 use std::time::Duration;
 
 use crate::clock::Timestamp;
@@ -32,6 +34,19 @@ impl App {
 
     pub(crate) async fn say_alive(&self) -> Result<(), Error> {
         self.store().note_server(self.server(), self.peer_url(), self.now().as_millisecond()).await
+    }
+
+    /// What dead servers were at and any can do is done by others; they need not wait for the lease.
+    pub(crate) async fn take_over(&self) -> Result<(), Error> {
+        if !self.shares_its_store() {
+            return Ok(());
+        }
+        let now = self.now().as_millisecond();
+        let jobs = self.store().release_jobs_of_the_dead(now - SILENT_MS, now).await?;
+        if jobs > 0 {
+            tracing::info!(jobs, "taken over from servers that are down");
+        }
+        Ok(())
     }
 
     /// Whether a sandbox can be acted on from here.

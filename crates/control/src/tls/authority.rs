@@ -23,7 +23,7 @@ pub const KEY: &str = "authority-key.pem";
 pub const BUNDLE: &str = "bundle.pem";
 
 /// Where systems keep the authorities that everybody trusts; the first that is there goes into the bundle.
-const SYSTEM_BUNDLES: [&str; 3] =
+pub(crate) const SYSTEM_BUNDLES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 
 /// Clients refuse leaves that live longer than this.

@@ -158,6 +158,38 @@ async fn keys_are_counted_at_every_door() {
 }
 
 #[tokio::test]
+async fn an_organisations_keys_share_its_rate() {
+    let t = TestApp::new().await;
+    let tenant = stranger(&t, Scope::Admin).await;
+    let rates = cove_control::key::Quota {
+        requests_per_second: 10,
+        organisation_requests_per_second: Some(2),
+        ..Default::default()
+    };
+    t.app.set_quota(&t.caller, "stranger", rates).await.unwrap();
+    let mut keys = vec![tenant.clone()];
+    for name in ["second", "third"] {
+        let made = call(&t, &tenant, "POST", "/api/keys", json!({"name": name, "scope": "read"}).to_string()).await;
+        keys.push(made.json()["secret"].as_str().unwrap().to_owned());
+    }
+    let mut left = Vec::new();
+    let refused = loop {
+        let key = &keys[left.len() % keys.len()];
+        let answer = call(&t, key, "GET", "/api/sandboxes", String::new()).await;
+        assert_eq!(answer.headers["ratelimit-limit"], "20", "the tighter of the two is told");
+        if answer.status == StatusCode::TOO_MANY_REQUESTS {
+            break answer;
+        }
+        left.push(answer.headers["ratelimit-remaining"].to_str().unwrap().parse::<u32>().unwrap());
+    };
+    assert_eq!(left, (0..18).rev().collect::<Vec<u32>>(), "two made keys, the rest were lists");
+    assert_eq!(refused.headers["retry-after"], "1");
+    assert!(refused.text().contains("this organisation's keys"), "{}", refused.text());
+    let ours = call(&t, &t.key, "GET", "/api/sandboxes", String::new()).await;
+    assert_eq!(ours.status, StatusCode::OK, "another organisation has its own");
+}
+
+#[tokio::test]
 async fn other_users_of_the_host_cannot_read_the_store() {
     let t = TestApp::new().await;
     sandbox(&t).await;

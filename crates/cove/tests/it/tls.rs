@@ -1,6 +1,11 @@
 //! `cove tls`: what clients must trust. The whole way, with clients, is told in tests/e2b.
 
-use cove_testkit::server::TestDirectory;
+use std::time::Duration;
+
+use cove_testkit::TestServer;
+use cove_testkit::server::{KEY, TestDirectory};
+use cove_testkit::wait::{LIMIT, until_some};
+use serde_json::{Value, json};
 
 #[test]
 fn the_first_use_makes_the_authority_and_the_next_finds_it() {
@@ -48,4 +53,47 @@ fn half_an_authority_is_named() {
     std::fs::remove_file(place.data().join("tls/authority.pem")).unwrap();
     let finished = place.cove(["tls"]).finish().expect_code(1);
     assert!(finished.stderr.contains("authority.pem is missing"), "{finished:?}");
+}
+
+/// A client that trusts the server's authority, and finds its names on this machine.
+fn client(server: &TestServer, names: &[String], address: &str) -> reqwest::Client {
+    // A second test in the same process has set it already.
+    let _there = rustls::crypto::ring::default_provider().install_default();
+    let authority = std::fs::read(server.data().join("tls/authority.pem")).unwrap();
+    let mut builder = reqwest::Client::builder()
+        .no_proxy()
+        .timeout(Duration::from_secs(20))
+        .tls_certs_only([reqwest::Certificate::from_pem(&authority).unwrap()]);
+    for name in names {
+        builder = builder.resolve(name, address.parse().unwrap());
+    }
+    builder.build().unwrap()
+}
+
+#[test]
+fn links_lead_back_the_way_that_the_client_came() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let server = TestServer::start_with(&["--tls", &free]);
+    let made = server.request("POST", "/api/sandboxes", Some(&json!({"public": true}))).expect_status(201).json();
+    let id = made["id"].as_str().unwrap();
+    let line = json!({"shell": "echo here > index.html; python3 -m http.server 8000", "background": true});
+    server.request("POST", &format!("/api/sandboxes/{id}/exec"), Some(&line)).expect_status(200);
+    let plain = server.request("GET", &format!("/api/sandboxes/{id}/ports/8000/link"), None).expect_status(200).json();
+    assert!(plain["url"].as_str().unwrap().starts_with(&server.url()), "{plain}");
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let name = format!("8000-{id}.cove.localhost");
+    let client = client(&server, &[name], &free);
+    let get = |url: String| {
+        let request = client.get(url).bearer_auth(KEY);
+        runtime.block_on(async { request.send().await.ok()?.error_for_status().ok()?.text().await.ok() })
+    };
+    let link = get(format!("https://{free}/api/sandboxes/{id}/ports/8000/link")).expect("a link by https");
+    let link: Value = serde_json::from_str(&link).unwrap();
+    for field in ["url", "host_url"] {
+        let url = link[field].as_str().unwrap().to_owned();
+        assert!(url.starts_with("https://"), "{field} of {link}");
+        let page = until_some("the page", LIMIT, || get(url.clone()));
+        assert_eq!(page, "here\n", "{field} of {link}");
+    }
 }

@@ -9,7 +9,7 @@ use cove_testkit::http;
 use cove_testkit::postgres::Postgres;
 use cove_testkit::receiver::Receiver;
 use cove_testkit::server::KEY;
-use cove_testkit::wait::{LIMIT, until};
+use cove_testkit::wait::{LIMIT, until, until_some};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::{self, Message};
@@ -173,6 +173,89 @@ fn timers_and_webhooks_go_off_once() {
         assert_eq!(job["attempts"], 1, "done once: {job}");
     }
     assert!(deliveries().values().all(|count| *count == 1), "{:?}", deliveries());
+}
+
+/// Somebody who takes a delivery and never answers, until the test has seen enough.
+struct Silent {
+    address: String,
+    listener: std::net::TcpListener,
+}
+
+impl Silent {
+    fn listen() -> Silent {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        Silent { address: listener.local_addr().unwrap().to_string(), listener }
+    }
+
+    fn somebody_calls(&self) -> TcpStream {
+        until_some("a delivery", LIMIT, || self.listener.accept().ok()).0
+    }
+}
+
+#[test]
+fn what_a_dead_server_was_at_another_takes_over() {
+    let Some(database) = Postgres::start() else {
+        eprintln!("skipped: PostgreSQL is not installed");
+        return;
+    };
+    let start = || TestServer::start_in(&[], &[("DATABASE_URL", database.url())]);
+    let mut one = start();
+    let silent = Silent::listen();
+    let hook = json!({"url": format!("http://{}/", silent.address), "kinds": ["sandbox.created"]});
+    one.request("POST", "/api/webhooks", Some(&hook)).expect_status(201);
+    let id = make(&one, json!({}));
+    // The first server is in the middle of it, and the second there, when the first dies.
+    let held = silent.somebody_calls();
+    let two = start();
+    let delivery = || {
+        let jobs = two.request("GET", "/api/jobs", None).expect_status(200).json();
+        jobs.as_array().unwrap().iter().find(|job| job["kind"] == "webhook.deliver").cloned().unwrap()
+    };
+    assert_eq!((&delivery()["state"], &delivery()["attempts"]), (&json!("running"), &json!(1)));
+    one.kill();
+    let address = silent.address.clone();
+    drop((held, silent));
+    let receiver = Receiver::at(&address);
+    // Twenty seconds of silence make a server dead; until then its work is its own.
+    until("the other server to deliver", 2 * LIMIT, || !receiver.taken().is_empty());
+    until("the note of it", LIMIT, || delivery()["state"] == "done");
+    assert_eq!(delivery()["attempts"], 2, "taken over once: {}", delivery());
+    let taken = receiver.taken();
+    assert_eq!((taken.len(), taken[0]["sandbox"].as_str()), (1, Some(id.as_str())));
+    // Its sandbox is nobody else's, and is there when it comes back.
+    one.restart();
+    assert_eq!(say(&two, &id, "echo back"), "back\n");
+}
+
+#[test]
+fn servers_may_speak_https_with_each_other() {
+    let Some(database) = Postgres::start() else {
+        eprintln!("skipped: PostgreSQL is not installed");
+        return;
+    };
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let url = format!("https://{free}");
+    let shared = ("DATABASE_URL", database.url());
+    let one = TestServer::start_in(&["--tls", &free, "--peer-url", &url], &[shared]);
+    let authority = one.data().join("tls/authority.pem");
+    let trusts = ("COVE_PEER_AUTHORITY", authority.to_str().unwrap());
+    let mut two = TestServer::start_in(&[], &[shared, trusts]);
+    let id = make(&one, json!({"name": "box"}));
+    assert_eq!(say(&two, &id, "echo by https"), "by https\n");
+    let large = cove_testkit::Random::new(8).bytes(1 << 20);
+    let file = format!("/api/sandboxes/{id}/files/content?path=/home/user/large");
+    two.api().send("PUT", &file, &[], Some(&large)).unwrap().expect_status(200);
+    assert!(two.request("GET", &file, None).expect_status(200).body == large, "the same bytes come back");
+    // The client's own way is kept: it came by http, so its links do.
+    let link = two.request("GET", &format!("/api/sandboxes/{id}/ports/80/link"), None).expect_status(200).json();
+    assert!(link["url"].as_str().unwrap().starts_with(&two.url()), "{link}");
+
+    // One whose certificate nobody vouches for is not believed.
+    two.restart_in(&[shared]);
+    let refused = two.request("POST", "/api/sandboxes/box/exec", Some(&json!({"shell": "true"}))).expect_status(503);
+    let message = refused.json()["message"].as_str().unwrap().to_owned();
+    assert!(message.contains(&url) && message.contains("certificate"), "{message}");
 }
 
 #[test]

@@ -61,7 +61,7 @@ impl From<Error> for Problem {
             Error::Denied(Denied { state, .. }) if state.is_in_transition() => (StatusCode::CONFLICT, "CONFLICT"),
             Error::Denied(_) => (StatusCode::BAD_REQUEST, "BAD_REQUEST"),
             Error::Quota { .. } => (StatusCode::FORBIDDEN, "QUOTA_EXCEEDED"),
-            Error::RateLimited { .. } => (StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_REQUESTS"),
+            Error::RateLimited(_) => (StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_REQUESTS"),
             Error::Exhausted { .. } => (StatusCode::SERVICE_UNAVAILABLE, "NO_CAPACITY"),
             Error::Unsupported(_) => (StatusCode::UNPROCESSABLE_ENTITY, "UNPROCESSABLE_ENTITY"),
             Error::Elsewhere { .. } => (StatusCode::MISDIRECTED_REQUEST, "MISDIRECTED_REQUEST"),

@@ -58,7 +58,7 @@ impl From<Error> for ApiError {
             Error::NotFound { .. } => StatusCode::NOT_FOUND,
             Error::Invalid { .. } => StatusCode::BAD_REQUEST,
             Error::Conflict(_) | Error::Denied(_) => StatusCode::CONFLICT,
-            Error::Quota { .. } | Error::RateLimited { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Error::Quota { .. } | Error::RateLimited(_) => StatusCode::TOO_MANY_REQUESTS,
             Error::Exhausted { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Error::Unsupported(_) => StatusCode::BAD_REQUEST,
             Error::Elsewhere { .. } => StatusCode::MISDIRECTED_REQUEST,

@@ -36,7 +36,7 @@ fn status(error: &Error) -> StatusCode {
         Error::NotFound { .. } => StatusCode::NOT_FOUND,
         Error::Invalid { .. } | Error::Unsupported(_) => StatusCode::BAD_REQUEST,
         Error::Conflict(_) | Error::Denied(_) => StatusCode::CONFLICT,
-        Error::Quota { .. } | Error::RateLimited { .. } => StatusCode::TOO_MANY_REQUESTS,
+        Error::Quota { .. } | Error::RateLimited(_) => StatusCode::TOO_MANY_REQUESTS,
         Error::Exhausted { .. } => StatusCode::SERVICE_UNAVAILABLE,
         Error::Elsewhere { .. } => StatusCode::MISDIRECTED_REQUEST,
         Error::Guest(GuestError::Failed(failure)) => match failure.kind {
@@ -69,8 +69,8 @@ impl IntoResponse for ApiError {
             let seconds = after.as_secs_f64().ceil().max(1.0) as u64;
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if let Error::RateLimited { retry_after, limit } = &self.0 {
-            rate_headers(response.headers_mut(), *limit, 0, *retry_after);
+        if let Error::RateLimited(refused) = &self.0 {
+            rate_headers(response.headers_mut(), refused.limit, 0, refused.retry_after);
         }
         response
     }

@@ -3,10 +3,10 @@
 //! The right to it is the organisation's key, the sandbox's traffic token (`X-Cove-Traffic-Token`, or `?cove_token=`),
 //! a signed link that ends, or a sandbox that is public.
 
-use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::Response;
+use axum::{Extension, Json};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
@@ -19,6 +19,7 @@ use crate::door::{relay, shield};
 use crate::guest::{Guest, GuestError};
 use crate::sandbox::Sandbox;
 use crate::secret::same;
+use crate::tls::{Secure, certified_domain};
 use crate::{App, Error, Scope};
 
 const TOKEN: &str = "cove_token";
@@ -51,6 +52,7 @@ pub async fn link(
     Authenticated(caller): Authenticated,
     Path((id, port)): Path<(String, u16)>,
     Params(query): Params<LinkQuery>,
+    secure: Option<Extension<Secure>>,
     headers: HeaderMap,
 ) -> Result<Json<Link>, ApiError> {
     check_port(port)?;
@@ -68,9 +70,14 @@ pub async fn link(
     let authority = base.split("://").nth(1).unwrap_or_default();
     let port_of_server = authority.rsplit_once(':').map(|(_, port)| format!(":{port}")).unwrap_or_default();
     let scheme = base.split("://").next().unwrap_or("http");
+    // By TLS of ours, the name must be one that the certificate holds.
+    let domain = match (&app.config().public_url, secure) {
+        (None, Some(_)) => certified_domain(&app.config().domain),
+        _ => app.config().domain.clone(),
+    };
     Ok(Json(Link {
         url: format!("{base}/api/sandboxes/{id}/ports/{port}/proxy/?{TOKEN}={signature}"),
-        host_url: format!("{scheme}://{port}-{id}.{}{port_of_server}/", app.config().domain),
+        host_url: format!("{scheme}://{port}-{id}.{domain}{port_of_server}/"),
         expires_at,
     }))
 }
@@ -85,8 +92,12 @@ pub fn base_url(app: &App, headers: &HeaderMap) -> String {
         return url.trim_end_matches('/').to_owned();
     }
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let host = text("host").unwrap_or(&app.config().listen);
-    format!("{}://{host}", text("x-forwarded-proto").unwrap_or("http"))
+    // What goes into a link must not be able to end it.
+    let plain = |host: &&str| host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-:[]_".contains(&byte));
+    let host = text("host").filter(plain).unwrap_or(&app.config().listen);
+    // TLS of ours says so in the same header as a proxy before us.
+    let scheme = if text("x-forwarded-proto") == Some("https") { "https" } else { "http" };
+    format!("{scheme}://{host}")
 }
 
 /// `{end}.{hmac}`: good for one port of one sandbox until then; new tokens of the sandbox end it.
