@@ -1,6 +1,8 @@
 //! What a person sees while something takes its time: on stderr, on a terminal, and only if it does take time.
 
 use std::io::{self, IsTerminal};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -24,7 +26,20 @@ pub async fn waiting<T>(what: &str, work: impl Future<Output = T>) -> T {
 }
 
 /// Bytes on their way; of how many, where that is known.
-pub struct Bytes(ProgressBar);
+pub struct Bytes {
+    bar: ProgressBar,
+    count: Count,
+}
+
+/// How many there were so far, for who gave the bytes away.
+#[derive(Clone, Default)]
+pub struct Count(Arc<AtomicU64>);
+
+impl Count {
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 impl Bytes {
     pub fn new(what: &str, total: Option<u64>) -> Bytes {
@@ -34,20 +49,25 @@ impl Bytes {
             None => "{spinner} {msg} {bytes} {bytes_per_sec}",
         }));
         bar.set_message(what.to_owned());
-        Bytes(bar)
+        Bytes { bar, count: Count::default() }
+    }
+
+    pub fn count(&self) -> Count {
+        self.count.clone()
     }
 
     pub fn more(&self, bytes: usize) {
-        self.0.inc(bytes as u64);
-        if self.0.is_hidden() && self.0.elapsed() >= PATIENCE {
-            self.0.set_draw_target(target());
+        self.count.0.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.bar.inc(bytes as u64);
+        if self.bar.is_hidden() && self.bar.elapsed() >= PATIENCE {
+            self.bar.set_draw_target(target());
         }
     }
 }
 
 impl Drop for Bytes {
     fn drop(&mut self) {
-        self.0.finish_and_clear();
+        self.bar.finish_and_clear();
     }
 }
 

@@ -17,6 +17,7 @@ use tokio_tungstenite::tungstenite::{Error as SocketError, Message};
 
 use super::Client;
 use super::sandbox::path;
+use super::transcript::Transcript;
 use crate::complaint::{Complaint, code};
 use crate::terminal::{self, Raw};
 
@@ -44,13 +45,49 @@ enum Word {
     Error { code: String, message: String },
 }
 
-#[derive(Debug, Deserialize)]
-struct Exit {
-    status: i32,
+#[derive(Debug, Clone, Deserialize)]
+pub struct Exit {
+    pub status: i32,
     #[serde(default)]
-    timed_out: bool,
+    pub timed_out: bool,
     #[serde(default)]
-    out_of_memory: bool,
+    pub out_of_memory: bool,
+}
+
+/// Where the process's own words go.
+#[derive(Debug)]
+pub enum Output<'a> {
+    Shown,
+    Kept(&'a mut Transcript),
+}
+
+impl Output<'_> {
+    fn started(&mut self, pid: u32) {
+        if let Output::Kept(transcript) = self {
+            transcript.pid = Some(pid);
+        }
+    }
+
+    fn hear(&mut self, stream: u8, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Output::Shown => show(stream, bytes),
+            Output::Kept(transcript) => transcript.hear(stream, bytes),
+        }
+    }
+
+    fn lose(&mut self, bytes: u64) {
+        match self {
+            Output::Shown => crate::render::say(&format!("cove: {bytes} bytes of output are no longer kept")),
+            Output::Kept(transcript) => transcript.lose(bytes),
+        }
+    }
+
+    fn end(&mut self, exit: &Exit) -> u8 {
+        if let Output::Kept(transcript) = self {
+            transcript.end(exit);
+        }
+        report(exit)
+    }
 }
 
 /// Opens the stream with `opening` and stays until the end. The code is the command's own.
@@ -60,6 +97,7 @@ pub async fn converse(
     opening: Value,
     input: Input,
     until: Until,
+    mut output: Output<'_>,
 ) -> Result<u8, Complaint> {
     let socket = connect(client, &format!("{}/exec/stream", path(sandbox)?)).await?;
     let with_terminal = opening.pointer("/start/terminal").is_some();
@@ -85,7 +123,7 @@ pub async fn converse(
                 Some(Ok(Message::Binary(bytes))) => {
                     let Some((&stream, bytes)) = bytes.split_first() else { continue };
                     shown += bytes.len() as u64;
-                    if let Err(error) = show(stream, bytes) {
+                    if let Err(error) = output.hear(stream, bytes) {
                         if error.kind() == io::ErrorKind::BrokenPipe {
                             // As SIGPIPE would, had the command written to the pipe itself.
                             pass_on(client, sandbox, pid, 13).await;
@@ -100,6 +138,7 @@ pub async fn converse(
                 Some(Ok(Message::Text(word))) => match parse(&word)? {
                     Word::Started { pid: started } => {
                         pid = Some(started);
+                        output.started(started);
                         match input.take() {
                             Some(Input::Forwarded) => feed(queue.clone()),
                             Some(Input::Closed) if !with_terminal => {
@@ -108,8 +147,8 @@ pub async fn converse(
                             _ => {}
                         }
                     }
-                    Word::Lost { bytes } => crate::render::say(&format!("cove: {bytes} bytes of output are no longer kept")),
-                    Word::Exited { exit } => return Ok(report(&exit)),
+                    Word::Lost { bytes } => output.lose(bytes),
+                    Word::Exited { exit } => return Ok(output.end(&exit)),
                     Word::Error { code, message } => return Err(refused(&code, &message)),
                 },
                 Some(Ok(Message::Close(_))) | None => return Err(lost()),

@@ -5,6 +5,7 @@
 
 pub mod conversation;
 pub mod sandbox;
+pub mod transcript;
 
 use std::future::Future;
 

@@ -19,6 +19,7 @@ use crate::client::{Client, block_on, query_string};
 use crate::complaint::Complaint;
 use crate::landing::Landing;
 use crate::progress::Bytes;
+use crate::render::print_json;
 
 /// Copy files and folders into a sandbox and out of it
 ///
@@ -30,7 +31,10 @@ Examples:
   cove cp ./report.csv box:/home/user/
   cove cp ./project box:work
   cove cp box:/tmp/result.json .
-  cove cp box:/tmp/log - | grep error")]
+  cove cp box:/tmp/log - | grep error
+
+With --json one object comes at the end: {\"from\", \"to\", \"files\", \"bytes\"}. A folder goes in as one archive: there `files` is
+null and `bytes` are the archive's.")]
 pub struct Arguments {
     /// What to copy
     from: String,
@@ -39,6 +43,17 @@ pub struct Arguments {
     /// Whose rights count inside
     #[arg(short, long, value_name = "USER")]
     user: Option<String>,
+    /// Print what was copied as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What travelled, and where it lies now.
+struct Copied {
+    to: String,
+    /// Unknown of an archive.
+    files: Option<u64>,
+    bytes: u64,
 }
 
 enum Side<'a> {
@@ -66,17 +81,25 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     let hint = "write SANDBOX:PATH on one side, for example: cove cp ./f box:/tmp/";
     let client = Client::from_environment()?;
     let user = arguments.user.as_deref();
-    match (side(&arguments.from), side(&arguments.to)) {
+    if arguments.json && arguments.to == "-" {
+        return Err(Complaint::usage("--json and a copy to `-` would both be on standard output")
+            .hint("copy to a file, or leave out --json"));
+    }
+    let copied = match (side(&arguments.from), side(&arguments.to)) {
         (Side::Here(from), Side::Inside { sandbox, path }) => {
             let inside = Inside { client: &client, sandbox, user };
-            block_on(inside.put(from, path))?;
+            block_on(inside.put(from, path))?
         }
         (Side::Inside { sandbox, path }, Side::Here(to)) => {
             let inside = Inside { client: &client, sandbox, user };
-            block_on(inside.get(path, to))?;
+            block_on(inside.get(path, to))?
         }
         (Side::Here(_), Side::Here(_)) => return Err(Complaint::usage("neither side is in a sandbox").hint(hint)),
         _ => return Err(Complaint::usage("both sides are in a sandbox").hint("copy to here first, then from here")),
+    };
+    if arguments.json {
+        let Copied { to, files, bytes } = copied;
+        print_json(&json!({ "from": arguments.from, "to": to, "files": files, "bytes": bytes }))?;
     }
     Ok(0)
 }
@@ -99,9 +122,10 @@ impl Inside<'_> {
         Ok(found.is_ok_and(|entry| entry.kind == "directory"))
     }
 
-    async fn put(&self, from: &str, to: &str) -> Result<(), Complaint> {
+    async fn put(&self, from: &str, to: &str) -> Result<Copied, Complaint> {
         if from == "-" {
-            return self.put_bytes(tokio::io::stdin(), Bytes::new("standard input", None), to).await;
+            let bytes = self.put_bytes(tokio::io::stdin(), Bytes::new("standard input", None), to).await?;
+            return Ok(Copied { to: self.named(to), files: Some(1), bytes });
         }
         let local = Path::new(from);
         let known = std::fs::metadata(local).map_err(|error| Complaint::failed(format!("{from}: {error}")))?;
@@ -113,10 +137,17 @@ impl Inside<'_> {
             _ => to.to_owned(),
         };
         if known.is_dir() {
-            return self.put_folder(local, &target).await;
+            let bytes = self.put_folder(local, &target).await?;
+            return Ok(Copied { to: self.named(&target), files: None, bytes });
         }
         let file = tokio::fs::File::open(local).await.map_err(|error| Complaint::failed(format!("{from}: {error}")))?;
-        self.put_bytes(file, Bytes::new(from, Some(known.len())), &target).await
+        let bytes = self.put_bytes(file, Bytes::new(from, Some(known.len())), &target).await?;
+        Ok(Copied { to: self.named(&target), files: Some(1), bytes })
+    }
+
+    /// A path inside, as it was written.
+    fn named(&self, path: &str) -> String {
+        format!("{}:{path}", self.sandbox)
     }
 
     async fn put_bytes(
@@ -124,12 +155,14 @@ impl Inside<'_> {
         source: impl AsyncReadExt + Unpin + Send + 'static,
         seen: Bytes,
         to: &str,
-    ) -> Result<(), Complaint> {
+    ) -> Result<u64, Complaint> {
+        let count = seen.count();
         let request = self.client.request(Method::PUT, &self.call("/content", &[("path", to), ("parents", "true")])?);
-        self.client.send(request.body(stream_of(source, seen))).await.map(drop)
+        self.client.send(request.body(stream_of(source, seen))).await?;
+        Ok(count.get())
     }
 
-    async fn put_folder(&self, from: &Path, to: &str) -> Result<(), Complaint> {
+    async fn put_folder(&self, from: &Path, to: &str) -> Result<u64, Complaint> {
         let body = json!({ "path": to, "user": self.user });
         let made = self.client.request(Method::POST, &format!("{}/files/directory", sandbox_path(self.sandbox)?));
         self.client.send(made.json(&body)).await?;
@@ -144,25 +177,29 @@ impl Inside<'_> {
             .map_err(|error| Complaint::failed(format!("start tar: {error}")).hint("apt-get install tar"))?;
         let packed = tar.stdout.take().ok_or_else(|| Complaint::failed("tar has no output"))?;
         let request = self.client.request(Method::PUT, &self.call("/tar", &[("path", to)])?);
-        let sent = self
-            .client
-            .send(request.body(stream_of(packed, Bytes::new(&from.display().to_string(), None))))
-            .await
-            .map(drop);
+        let seen = Bytes::new(&from.display().to_string(), None);
+        let count = seen.count();
+        let sent = self.client.send(request.body(stream_of(packed, seen))).await.map(drop);
         let status = tar.wait().await?;
         sent?;
-        if status.success() { Ok(()) } else { Err(Complaint::failed(format!("tar of {}: {status}", from.display()))) }
+        if status.success() {
+            Ok(count.get())
+        } else {
+            Err(Complaint::failed(format!("tar of {}: {status}", from.display())))
+        }
     }
 
-    async fn get(&self, from: &str, to: &str) -> Result<(), Complaint> {
+    async fn get(&self, from: &str, to: &str) -> Result<Copied, Complaint> {
         if to == "-" {
-            return self.get_bytes(from, &mut std::io::stdout().lock()).await;
+            let bytes = self.get_bytes(from, &mut std::io::stdout().lock()).await?;
+            return Ok(Copied { to: to.to_owned(), files: Some(1), bytes });
         }
         let name = Path::new(from).file_name().and_then(|name| name.to_str()).unwrap_or("files");
         let folder = Path::new(to);
         let local = if folder.is_dir() { folder.join(name) } else { folder.to_owned() };
         if self.is_directory(from).await? {
-            return self.get_folder(from, &local).await;
+            let (files, bytes) = self.get_folder(from, &local).await?;
+            return Ok(Copied { to: local.display().to_string(), files: Some(files), bytes });
         }
         // Under the sandbox's own name for it no link is followed; a path that was written out is its writer's.
         let file = if folder.is_dir() {
@@ -171,10 +208,11 @@ impl Inside<'_> {
             std::fs::File::create(&local)
         };
         let mut file = file.map_err(|error| Complaint::failed(format!("make {}: {error}", local.display())))?;
-        self.get_bytes(from, &mut file).await
+        let bytes = self.get_bytes(from, &mut file).await?;
+        Ok(Copied { to: local.display().to_string(), files: Some(1), bytes })
     }
 
-    async fn get_bytes(&self, from: &str, to: &mut impl Write) -> Result<(), Complaint> {
+    async fn get_bytes(&self, from: &str, to: &mut impl Write) -> Result<u64, Complaint> {
         let request = self.client.request(Method::GET, &self.call("/content", &[("path", from)])?);
         let answer = self.client.send(request).await?;
         let seen = Bytes::new(from, answer.content_length());
@@ -185,11 +223,12 @@ impl Inside<'_> {
             to.write_all(&chunk)?;
         }
         to.flush()?;
-        Ok(())
+        Ok(seen.count().get())
     }
 
-    /// Folders and files as they are listed; links last, so that no file is ever written through one.
-    async fn get_folder(&self, from: &str, to: &Path) -> Result<(), Complaint> {
+    /// Folders and files as they are listed; links last, so that no file is ever written through one. Returns how many
+    /// files came, and their bytes.
+    async fn get_folder(&self, from: &str, to: &Path) -> Result<(u64, u64), Complaint> {
         const DEEPEST: &str = "64";
         let entries: Vec<Entry> = self.client.get(&self.call("", &[("path", from), ("depth", DEEPEST)])?).await?;
         let root: Entry = self.client.get(&self.call("/stat", &[("path", from)])?).await?;
@@ -197,6 +236,7 @@ impl Inside<'_> {
             |path: &Path, error: std::io::Error| Complaint::failed(format!("make {}: {error}", path.display()));
         let landing = Landing::at(to).map_err(|error| failed(to, error))?;
         let mut links = Vec::new();
+        let (mut files, mut bytes) = (0, 0);
         for entry in &entries {
             let Some(relative) = below(&root.path, &entry.path) else { continue };
             let local = to.join(relative);
@@ -204,7 +244,8 @@ impl Inside<'_> {
                 "directory" => landing.directory(relative).map(drop).map_err(|error| failed(&local, error))?,
                 "file" => {
                     let mut file = landing.file(relative).map_err(|error| failed(&local, error))?;
-                    self.get_bytes(&entry.path, &mut file).await?;
+                    bytes += self.get_bytes(&entry.path, &mut file).await?;
+                    files += 1;
                     set_mode(&file, &entry.mode)?;
                 }
                 "symlink" => links.extend(entry.target.as_ref().map(|target| (relative, target))),
@@ -214,7 +255,7 @@ impl Inside<'_> {
         for (relative, target) in links {
             landing.link(relative, target).map_err(|error| failed(&to.join(relative), error))?;
         }
-        Ok(())
+        Ok((files, bytes))
     }
 }
 

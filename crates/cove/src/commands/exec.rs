@@ -6,16 +6,27 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use crate::client::conversation::{Input, Until, converse};
+use crate::client::conversation::{Input, Output, Until, converse};
+use crate::client::transcript::Transcript;
 use crate::client::{Client, block_on};
 use crate::complaint::Complaint;
 use crate::quantity::parse_duration;
+use crate::render::{print, print_json};
 use crate::terminal;
 
 /// Run a command in a sandbox
 ///
 /// Its output, its input and its exit code are the command's own, as with `cove run`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+With --json one object comes when the command has ended, and the exit code is still the command's own:
+  {\"pid\", \"exit_code\", \"timed_out\", \"out_of_memory\", \"stdout\", \"stderr\", \"lost_bytes\"}
+What is no UTF-8 becomes U+FFFD; each stream is kept up to 64 MiB, the rest is counted in lost_bytes. With --detach: {\"pid\"}.
+
+Examples:
+  cove exec box -- python3 -c 'print(6 * 7)'
+  echo hello | cove exec box -- tr a-z A-Z
+  cove exec --json box -- make test | jq .exit_code")]
 pub struct Arguments {
     /// Let the command read the keyboard. A pipe or a file on standard input is always passed on
     #[arg(short, long)]
@@ -38,6 +49,9 @@ pub struct Arguments {
     /// Start it, print its process number and leave it running
     #[arg(short, long, conflicts_with_all = ["interactive", "tty"])]
     detach: bool,
+    /// Print what came of it as JSON, instead of its output as it comes
+    #[arg(long, conflicts_with = "tty")]
+    json: bool,
     /// A name to find the process by later, with `cove logs`
     #[arg(long, value_name = "NAME")]
     tag: Option<String>,
@@ -60,7 +74,10 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
         start.insert("background".into(), json!(true));
         let path = format!("{}/exec", crate::client::sandbox::path(&arguments.sandbox)?);
         let started: Value = block_on(client.post(&path, &start))?;
-        crate::render::print(&started["pid"].to_string())?;
+        match arguments.json {
+            true => print_json(&json!({ "pid": started["pid"] }))?,
+            false => print(&started["pid"].to_string())?,
+        }
         return Ok(0);
     }
     if arguments.tty {
@@ -70,7 +87,16 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     }
     let forwarded = arguments.interactive || !io::stdin().is_terminal();
     let input = if forwarded { Input::Forwarded } else { Input::Closed };
-    block_on(converse(&client, &arguments.sandbox, json!({ "start": start }), input, Until::Exit))
+    let opening = json!({ "start": start });
+    let sandbox = &arguments.sandbox;
+    if !arguments.json {
+        return block_on(converse(&client, sandbox, opening, input, Until::Exit, Output::Shown));
+    }
+    let mut transcript = Transcript::default();
+    let kept = Output::Kept(&mut transcript);
+    let code = block_on(converse(&client, sandbox, opening, input, Until::Exit, kept))?;
+    print_json(&transcript.to_json())?;
+    Ok(code)
 }
 
 fn start(arguments: &Arguments) -> Map<String, Value> {

@@ -4,17 +4,25 @@ use clap::Args;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::client::conversation::{Input, Until, converse};
+use crate::client::conversation::{Input, Output, Until, converse};
 use crate::client::sandbox::path;
+use crate::client::transcript::Transcript;
 use crate::client::{Client, block_on};
 use crate::complaint::Complaint;
 
 /// Show what a process of a sandbox has said
 #[derive(Debug, Args)]
+#[command(after_help = "\
+With --json one object comes, with --follow once the process has ended:
+  {\"pid\", \"tag\", \"running\", \"exit_code\", \"timed_out\", \"out_of_memory\", \"stdout\", \"stderr\", \"lost_bytes\"}
+exit_code is null while it runs; what a terminal showed is stdout.")]
 pub struct Arguments {
     /// Go on until it ends
     #[arg(short, long)]
     follow: bool,
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
     /// The sandbox's name or id
     sandbox: String,
     /// Its number or tag; the one that was started last otherwise
@@ -48,11 +56,18 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
         };
         let kept = process.output_end - process.output_start.min(process.output_end);
         let until = if arguments.follow || process.exit.is_some() { Until::Exit } else { Until::Bytes(kept) };
-        if until == Until::Bytes(0) {
-            return Ok(0);
-        }
         let opening = json!({ "attach": { "pid": process.pid, "from": process.output_start } });
-        converse(&client, &arguments.sandbox, opening, Input::Closed, until).await?;
+        let mut transcript = Transcript::of(process.pid);
+        let output = if arguments.json { Output::Kept(&mut transcript) } else { Output::Shown };
+        if until != Until::Bytes(0) {
+            converse(&client, &arguments.sandbox, opening, Input::Closed, until, output).await?;
+        }
+        if arguments.json {
+            let mut told = transcript.to_json();
+            told["tag"] = json!(process.tag);
+            told["running"] = json!(told["exit_code"].is_null());
+            crate::render::print_json(&told)?;
+        }
         // The verb succeeded, whatever became of the process.
         Ok(0)
     })

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal};
 use clap::Args;
 use serde_json::json;
 
-use crate::client::conversation::{Input, Until, converse};
+use crate::client::conversation::{Input, Output, Until, converse};
 use crate::client::{Client, block_on};
 use crate::complaint::Complaint;
 use crate::terminal;
@@ -39,5 +39,6 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
         start["user"] = json!(user);
     }
     let client = Client::from_environment()?;
-    block_on(converse(&client, &arguments.sandbox, json!({ "start": start }), Input::Forwarded, Until::Exit))
+    let opening = json!({ "start": start });
+    block_on(converse(&client, &arguments.sandbox, opening, Input::Forwarded, Until::Exit, Output::Shown))
 }
