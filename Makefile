@@ -27,7 +27,7 @@ test-quick: ## format, lints and the tests that need no SDK
 	@scripts/setup build
 	@scripts/test quick
 
-test-long: ## kill the server 200 times under load, restart it with 1,000 sandboxes; COVE_SEED repeats a run
+test-long: ## kill the server 200 times under load on each store, restart it with 1,000 sandboxes; COVE_SEED repeats a run
 	@scripts/setup test
 	@COVE_LONG=1 cargo nextest run --profile long --package cove --test it crash:: restart::
 

@@ -2,7 +2,7 @@
 # run.sh [schemathesis arguments]: requests made from the API document, against a real server with real sandboxes.
 #
 # Also: the metrics after all that, read by Prometheus' own parser. What must hold for every request: no fault of the server's, no status, content type or body that the document does
-# not announce. COVE_LONG=1 tries many more of them, and chains of calls, and wants every wrong request refused.
+# not announce, and every wrong request refused. COVE_LONG=1 tries many more of them, and chains of calls.
 # Packages are kept in $COVE_CACHE/schemathesis, outside the clone. COVE_BIN names the program.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

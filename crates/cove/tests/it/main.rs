@@ -3,12 +3,14 @@
 mod archive;
 mod bad_input;
 mod bench;
+mod capacity;
 mod config;
 mod crash;
 mod doctor;
 mod jobs;
 mod last_words;
 mod loadtest;
+mod machine_readable;
 mod object_store;
 mod ordinary;
 mod reboot;

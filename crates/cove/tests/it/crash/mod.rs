@@ -8,7 +8,7 @@
 //! ```
 //!
 //! What was acknowledged must be so. What was asked and not answered may be so or not, but nothing in between.
-//! `COVE_SEED` repeats a run's choices, `COVE_LONG` makes it 200 rounds.
+//! It holds for both stores. `COVE_SEED` repeats a run's choices, `COVE_LONG` makes it 200 rounds on each.
 
 mod client;
 mod facts;
@@ -16,9 +16,10 @@ mod follow;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cove_testkit::guests::{guests, spawners};
+use cove_testkit::postgres::Postgres;
 use cove_testkit::wait::{LIMIT, until};
 use cove_testkit::{Random, TestServer};
 
@@ -28,11 +29,24 @@ const CLIENTS: u64 = 5;
 
 #[test]
 fn killed_at_random_moments_the_server_loses_nothing() {
+    kill_again_and_again("SQLite", TestServer::start());
+}
+
+#[test]
+fn killed_at_random_moments_the_server_loses_nothing_on_postgresql() {
+    let Some(database) = Postgres::start() else {
+        eprintln!("skipped: PostgreSQL is not installed");
+        return;
+    };
+    kill_again_and_again("PostgreSQL", TestServer::start_in(&[], &[("DATABASE_URL", database.url())]));
+}
+
+fn kill_again_and_again(store: &str, mut server: TestServer) {
     let seed = Random::seed();
-    let rounds = if std::env::var_os("COVE_LONG").is_some() { 200 } else { 20 };
-    println!("COVE_SEED={seed}, {rounds} rounds");
+    let rounds = if std::env::var_os("COVE_LONG").is_some() { 200 } else { 10 };
+    println!("COVE_SEED={seed}, {rounds} rounds on {store}");
+    let begun_at = Instant::now();
     let mut random = Random::new(seed);
-    let mut server = TestServer::start();
     let mut clients: Vec<Client> =
         (0..CLIENTS).map(|number| Client::new(number, server.api(), Random::new(random.number()))).collect();
     let mut told = 0;
@@ -74,7 +88,8 @@ fn killed_at_random_moments_the_server_loses_nothing() {
         }
     });
     let facts: usize = clients.iter().map(|client| client.checked).sum();
-    println!("{rounds} kills under {told} operations, {facts} facts found again");
+    let seconds = begun_at.elapsed().as_secs();
+    println!("{store}: {rounds} kills under {told} operations, {facts} facts found again, in {seconds} s");
     assert!(facts > 20 * rounds, "only {facts} facts were looked for: the load did not do its work");
 }
 
