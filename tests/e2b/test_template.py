@@ -132,12 +132,17 @@ def test_killing_everything_else_of_the_user_leaves_new_contexts_possible(box):
     assert box.run_code("6 * 7", context=context).text == "42"
 
 
-def test_out_of_memory_names_the_limit_and_the_largest(box):
-    error = box.run_code("x = []\nwhile True: x.append(bytearray(1 << 24))").error
-    assert error.name in ("OutOfMemory", "MemoryError"), error
-    if error.name == "OutOfMemory":
-        assert "1.0 GiB" in error.value and "largest process python3" in error.value, error.value
-    assert box.run_code("1 + 1").text == "2"
+def test_filling_the_memory_kills_the_interpreter_and_the_error_names_limit_and_largest(box):
+    box.run_code("kept = 1")
+    error = box.run_code("x = []\nwhile True: x.append(b'x' * (1 << 24))").error
+    assert error.name == "OutOfMemory" and "1.0 GiB" in error.value and "largest process python3" in error.value, error
+    assert box.run_code("kept").error.name == "NameError"
+
+
+def test_asking_for_more_than_there_can_be_is_an_error_of_the_cell(box):
+    box.run_code("kept = 1")
+    assert box.run_code("bytearray(1 << 46)").error.name == "MemoryError"
+    assert box.run_code("kept").text == "1"
 
 
 def test_a_pool_hands_out_warm_interpreters_that_know_nobody(built_server):

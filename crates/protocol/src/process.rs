@@ -103,7 +103,10 @@ impl Spec {
 #[serde(rename_all = "snake_case")]
 pub enum Selector {
     Pid(u32),
+    /// The newest bearer of the tag.
     Tag(String),
+    /// The newest bearer of the tag that has not ended.
+    Living(String),
 }
 
 /// How a process ended.

@@ -10,8 +10,11 @@ use serde::{Deserialize, Serialize};
 use super::InterpreterError;
 use crate::guest::{Guest, GuestError};
 
-/// What a context's process is tagged with, before the JSON of its [`Context`].
+/// What a context's process is tagged with, before the name of a default context or the JSON of another [`Context`].
 pub const TAG: &str = "cove.context ";
+
+/// What the names of default contexts begin with; their language follows.
+const DEFAULT: &str = "default-";
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(transparent)]
@@ -20,11 +23,11 @@ pub struct ContextId(pub String);
 impl ContextId {
     /// The name of a language's default context.
     pub fn default_of(language: &Language) -> Self {
-        ContextId(format!("default-{language}"))
+        ContextId(format!("{DEFAULT}{language}"))
     }
 
     pub fn is_default(&self) -> bool {
-        self.0.starts_with("default-")
+        self.0.starts_with(DEFAULT)
     }
 }
 
@@ -131,8 +134,11 @@ impl Context {
         }
     }
 
-    /// The tag that the context's process bears.
+    /// The tag that the context's process bears. That of a default context is known without a look at what runs.
     pub fn tag(&self) -> String {
+        if self.id.is_default() {
+            return format!("{TAG}{}", self.id);
+        }
         format!("{TAG}{}", serde_json::to_string(self).expect("a context always serialises"))
     }
 }
@@ -145,7 +151,17 @@ pub struct Found {
 }
 
 fn found(process: &Info) -> Option<Found> {
-    let context = serde_json::from_str(process.tag.as_ref()?.strip_prefix(TAG)?).ok()?;
+    let name = process.tag.as_ref()?.strip_prefix(TAG)?;
+    let context = match name.strip_prefix(DEFAULT) {
+        Some(language) => Context {
+            id: ContextId(name.to_owned()),
+            language: language.parse().ok()?,
+            cwd: process.cwd.clone(),
+            env: process.env.clone(),
+            created_at_ms: i64::try_from(process.started_at_ms).ok()?,
+        },
+        None => serde_json::from_str(name).ok()?,
+    };
     process.exit.is_none().then_some(Found { context, pid: process.pid })
 }
 

@@ -1,8 +1,9 @@
 //! How each language's driver is started, and how a cell is put to it.
 //!
 //! A Python context is a copy of the sandbox's zygote: a driver that has all its imports done and never runs a cell
-//! itself. The first context starts it, or a warm pool does before anybody asks. Where a copy will not do (another
-//! environment at the start of Python, no room for another process) the driver is started as any program is.
+//! itself. The first named context starts it, or a warm pool or a template for cells before anybody asks. Where there is none for the default
+//! context, or a copy will not do (another environment at the start of Python, no room for another process), the driver
+//! is started as any program is: that is as fast as a zygote's own start, and the first cell waits for nothing else.
 
 use std::time::Duration;
 
@@ -14,28 +15,45 @@ use super::context::{Context, Language};
 use super::{Cell, InterpreterError, bash};
 use crate::guest::{Guest, GuestError, Item, Operation};
 
-const PYTHON: &str = include_str!("drivers/python.py");
-const IPYTHON: &str = include_str!("drivers/ipython.py");
-const FIGURES: &str = include_str!("drivers/figures.py");
-const CHARTS: &str = include_str!("drivers/charts.py");
-const ZYGOTE: &str = include_str!("drivers/zygote.py");
 const NODE: &str = include_str!("drivers/node.js");
 const JUPYTER: &str = include_str!("drivers/jupyter.py");
 
+/// The Python driver and its companions, by the names that it knows them by.
+const PYTHON: [(&str, &str); 5] = [
+    ("python", include_str!("drivers/python.py")),
+    ("formats", include_str!("drivers/formats.py")),
+    ("ipython", include_str!("drivers/ipython.py")),
+    ("figures", include_str!("drivers/figures.py")),
+    ("charts", include_str!("drivers/charts.py")),
+];
+const ZYGOTE: &str = include_str!("drivers/zygote.py");
+
 /// Reads the driver's sources from standard input, so that the command line stays short and the disk untouched.
-const BOOTSTRAP: &str = "import json,os;requests=os.fdopen(os.dup(0),'rb',65536);sources=json.loads(requests.readline());\
-                         exec(compile(sources['python'],'<cove>','exec'))";
+const BOOTSTRAP: &str = "import os
+requests=os.fdopen(os.dup(0),'rb',65536)
+sources={}
+for part in requests.readline().decode().split():
+ name,size=part.split(':')
+ sources[name]=requests.read(int(size)).decode()
+exec(compile(sources['python'],'<cove>','exec'))";
 
 /// The same from a socket that takes packets: ten digits say how much there is.
-const BOOTSTRAP_ZYGOTE: &str = "import json,os\ntext=os.read(0,1<<20)\nsize=int(text[:10])+10\n\
-                                while len(text)<size:text+=os.read(0,1<<20)\n\
-                                sources=json.loads(text[10:])\ndel text\nexec(compile(sources['python'],'<cove>','exec'))";
+const BOOTSTRAP_ZYGOTE: &str = "import os
+text=os.read(0,1<<20)
+size=int(text[:10])+10
+while len(text)<size:text+=os.read(0,1<<20)
+head,_,text=text[10:].partition(b'\\n')
+sources={}
+for part in head.decode().split():
+ name,size=part.split(':')
+ sources[name],text=text[:int(size)].decode(),text[int(size):]
+exec(compile(sources['python'],'<cove>','exec'))";
 
 /// What a zygote's process is tagged with.
 pub const ZYGOTE_TAG: &str = "cove.zygote python";
 
 /// What a zygote imports that has the time: what most cells of a data template begin with.
-const PRELOADED: [&str; 4] = ["numpy", "numpy.random", "pandas", "matplotlib.pyplot"];
+pub const PRELOADED: [&str; 4] = ["numpy", "numpy.random", "pandas", "matplotlib.pyplot"];
 
 /// Imports on a busy machine; a zygote that takes longer is of no use.
 const WARM_WITHIN: Duration = Duration::from_secs(60);
@@ -64,12 +82,12 @@ pub async fn stand_ready(guest: &Guest) -> Result<(), InterpreterError> {
     Ok(())
 }
 
-/// Makes sure that a zygote stands that has imported what cells begin with, and waits for it.
-pub async fn warm(guest: &Guest) -> Result<(), InterpreterError> {
+/// Makes sure that a zygote stands and waits, with these modules imported if it is started now.
+pub async fn warm(guest: &Guest, preload: &[&str]) -> Result<(), InterpreterError> {
     if has_zygote(guest).await? {
         return Ok(());
     }
-    let mut zygote = start_zygote(guest, &PRELOADED).await?;
+    let mut zygote = start_zygote(guest, preload).await?;
     let ready = tokio::time::timeout(WARM_WITHIN, async {
         loop {
             match zygote.from.next().await? {
@@ -92,7 +110,8 @@ async fn has_zygote(guest: &Guest) -> Result<bool, InterpreterError> {
     }
 }
 
-/// The context as a copy of the zygote, which is started where there is none. `None` where a copy will not do.
+/// The context as a copy of the zygote, which is started where there is none, but not for the default context. `None`
+/// where a copy will not do.
 async fn copy(guest: &Guest, context: &Context) -> Result<Option<Operation>, InterpreterError> {
     let wanted = Spec { copy_of: Some(ZYGOTE_TAG.into()), ..spec(context, vec!["python3".into()]) };
     for start in [true, false] {
@@ -103,6 +122,9 @@ async fn copy(guest: &Guest, context: &Context) -> Result<Option<Operation>, Int
                 return Err(InterpreterError::NoDirectory(context.cwd.clone().unwrap_or_default()));
             }
             Err(GuestError::Failed(failure)) if failure.kind == FailureKind::NotFound && start => {
+                if context.id.is_default() {
+                    return Ok(None);
+                }
                 // A sandbox without the room for two interpreters still has it for one.
                 match start_zygote(guest, &[]).await {
                     Err(InterpreterError::Guest(GuestError::Failed(_))) => return Ok(None),
@@ -120,9 +142,8 @@ async fn copy(guest: &Guest, context: &Context) -> Result<Option<Operation>, Int
 }
 
 async fn start_zygote(guest: &Guest, preload: &[&str]) -> Result<Operation, InterpreterError> {
-    let sources = json!({"python": PYTHON, "ipython": IPYTHON, "figures": FIGURES, "charts": CHARTS,
-                         "zygote": ZYGOTE, "preload": preload});
-    let text = serde_json::to_vec(&sources).expect("JSON always serialises");
+    let preload = preload.join(" ");
+    let text = sources(PYTHON.into_iter().chain([("zygote", ZYGOTE), ("preload", preload.as_str())]));
     let spec = Spec {
         stdio: Stdio::Socket,
         tag: Some(ZYGOTE_TAG.into()),
@@ -189,17 +210,23 @@ fn no_program(language: &Language, program: &str) -> InterpreterError {
 fn command(language: &Language) -> (Vec<String>, Option<Vec<u8>>) {
     let argv = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
     match language {
-        Language::Python => {
-            let sources = json!({"python": PYTHON, "ipython": IPYTHON, "figures": FIGURES, "charts": CHARTS});
-            (argv(&["python3", "-c", BOOTSTRAP]), Some(line(&sources)))
-        }
+        Language::Python => (argv(&["python3", "-c", BOOTSTRAP]), Some(sources(PYTHON))),
         Language::Kernel(name) => {
-            let sources = json!({"python": JUPYTER, "kernel": name});
-            (argv(&["python3", "-c", BOOTSTRAP]), Some(line(&sources)))
+            (argv(&["python3", "-c", BOOTSTRAP]), Some(sources([("python", JUPYTER), ("kernel", name)])))
         }
         Language::JavaScript | Language::TypeScript => (argv(&["node", "--no-warnings", "-e", NODE]), None),
         Language::Bash => (argv(&["bash", "--norc", "--noprofile"]), None),
     }
+}
+
+/// Sources by name: one line with names and sizes, then all of them.
+fn sources<'a>(parts: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<u8> {
+    let (mut head, mut texts) = (Vec::new(), String::new());
+    for (name, text) in parts {
+        head.push(format!("{name}:{}", text.len()));
+        texts.push_str(text);
+    }
+    format!("{}\n{texts}", head.join(" ")).into_bytes()
 }
 
 /// The bytes that put a cell to the language's driver.

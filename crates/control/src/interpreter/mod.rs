@@ -39,7 +39,7 @@ use tokio::sync::{Mutex, mpsc};
 
 pub use self::cell::{Cell, CellEvent, Outcome};
 pub use self::context::{Context, ContextId, Language, NewContext};
-use crate::guest::{Guest, GuestError};
+use crate::guest::{Guest, GuestError, Operation};
 use crate::provider::Provider;
 
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +64,8 @@ pub enum InterpreterError {
 pub enum Warmth {
     /// Its process runs; imports may be under way.
     Started,
+    /// It waits, with nothing imported but what every cell needs.
+    Ready,
     /// It has imported the libraries that cells begin with, and waits.
     Imported,
 }
@@ -140,15 +142,42 @@ impl Interpreter {
         Ok(())
     }
 
-    /// Has a sandbox ready for its first Python cell before anybody asks. A pool has the time for [`Warmth::Imported`]; where the
+    /// Has a sandbox ready for its first Python cell before anybody asks. A pool has the time to wait for that; where the
     /// first cell may come any moment, [`Warmth::Started`] is in nobody's way.
     pub async fn warm(&self, sandbox: &SandboxId, guest: &Guest, warmth: Warmth) -> Result<(), InterpreterError> {
         let lock = self.lock(sandbox);
         let _starting = lock.lock().await;
         match warmth {
             Warmth::Started => driver::stand_ready(guest).await,
-            Warmth::Imported => driver::warm(guest).await,
+            Warmth::Ready => driver::warm(guest, &[]).await,
+            Warmth::Imported => driver::warm(guest, &driver::PRELOADED).await,
         }
+    }
+
+    /// The context that a cell is for, found or started, and joined: it waits for the cell.
+    pub async fn join(&self, sandbox: &SandboxId, guest: &Guest, cell: &Cell) -> Result<Joined, InterpreterError> {
+        let lock = self.lock(sandbox);
+        let starting = lock.lock().await;
+        let (context, operation) = match &cell.context {
+            Some(id) => {
+                let found = context::find(guest, id).await?;
+                (found.context, self.attach(guest, Selector::Pid(found.pid)).await?)
+            }
+            None => {
+                let context = Context::default_of(&cell.language);
+                match self.attach(guest, Selector::Living(context.tag())).await {
+                    Ok(operation) => (context, operation),
+                    Err(InterpreterError::NoSuchContext(_)) => {
+                        let operation = driver::start(guest, &context).await?;
+                        (context, operation)
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        drop(starting);
+        let memory = execution::Memory { sandbox: sandbox.clone(), providers: self.providers.clone() };
+        Ok(Joined { guest: guest.clone(), memory, context, operation })
     }
 
     /// Runs a cell; its events come through the channel, [`CellEvent::Done`] last. Dropping the receiver interrupts it.
@@ -158,28 +187,7 @@ impl Interpreter {
         guest: &Guest,
         cell: Cell,
     ) -> Result<mpsc::Receiver<CellEvent>, InterpreterError> {
-        let lock = self.lock(sandbox);
-        let starting = lock.lock().await;
-        let (context, operation) = match &cell.context {
-            Some(id) => {
-                let found = context::find(guest, id).await?;
-                (found.context, self.attach(guest, found.pid).await?)
-            }
-            None => {
-                let id = ContextId::default_of(&cell.language);
-                match context::lookup(guest, &id).await? {
-                    Some(found) => match self.attach(guest, found.pid).await {
-                        Ok(operation) => (found.context, operation),
-                        Err(InterpreterError::NoSuchContext(_)) => self.start_default(guest, &cell.language).await?,
-                        Err(error) => return Err(error),
-                    },
-                    None => self.start_default(guest, &cell.language).await?,
-                }
-            }
-        };
-        drop(starting);
-        let memory = execution::Memory { sandbox: sandbox.clone(), providers: self.providers.clone() };
-        Ok(execution::run(guest.clone(), memory, context, operation, cell))
+        Ok(self.join(sandbox, guest, &cell).await?.run(cell))
     }
 
     /// [`Interpreter::execute`], gathered into one answer.
@@ -197,24 +205,32 @@ impl Interpreter {
         Ok(outcome)
     }
 
-    async fn start_default(
-        &self,
-        guest: &Guest,
-        language: &Language,
-    ) -> Result<(Context, crate::guest::Operation), InterpreterError> {
-        let context = Context::default_of(language);
-        let operation = driver::start(guest, &context).await?;
-        Ok((context, operation))
-    }
-
-    async fn attach(&self, guest: &Guest, pid: u32) -> Result<crate::guest::Operation, InterpreterError> {
-        match guest.open(&Request::Attach { process: Selector::Pid(pid), from: None }).await {
+    async fn attach(&self, guest: &Guest, process: Selector) -> Result<Operation, InterpreterError> {
+        match guest.open(&Request::Attach { process, from: None }).await {
             Ok((Reply::Started { .. }, operation)) => Ok(operation),
             Ok((other, _)) => Err(GuestError::Protocol(format!("attach answered {other:?}")).into()),
-            Err(GuestError::Failed(failure)) if failure.kind == FailureKind::NotFound => {
-                Err(InterpreterError::NoSuchContext(pid.to_string()))
+            // A guest of an earlier server does not know every way to name a process.
+            Err(GuestError::Failed(failure))
+                if matches!(failure.kind, FailureKind::NotFound | FailureKind::Unsupported) =>
+            {
+                Err(InterpreterError::NoSuchContext(failure.message))
             }
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+/// A context that waits for a cell.
+pub struct Joined {
+    guest: Guest,
+    memory: execution::Memory,
+    context: Context,
+    operation: Operation,
+}
+
+impl Joined {
+    /// Puts the cell to it; see [`Interpreter::execute`].
+    pub fn run(self, cell: Cell) -> mpsc::Receiver<CellEvent> {
+        execution::run(self.guest, self.memory, self.context, self.operation, cell)
     }
 }

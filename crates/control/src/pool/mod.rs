@@ -2,15 +2,19 @@
 //!
 //! A pool belongs to an organisation and a template. Its members are sandboxes like any other that nobody sees yet. A
 //! creation that asks for nothing a member does not have takes one: it is pinged (a dead one is never handed out), told
-//! its environment, and becomes the caller's with one write. The background fills up what was taken.
+//! its environment, and becomes the caller's with one write. The background fills up what was taken. Members are ready as soon as
+//! they run; then their Python is started, so that a first cell finds it waiting.
 
-use std::collections::{HashMap, VecDeque};
+mod members;
+
+use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use cove_protocol::Request;
 use serde::Serialize;
 
+use self::members::{Member, Members, Waiting};
 use crate::event::Kind;
 use crate::interpreter::Warmth;
 use crate::sandbox::cause::{Cause, Code};
@@ -41,6 +45,8 @@ pub struct Pool {
     pub size: u32,
     /// How many are, on this server.
     pub ready: u32,
+    /// How many of these have a Python that waits for its first cell.
+    pub warm: u32,
     /// Creations that were served from it, since the server started.
     pub hits: u64,
     /// Creations that could have been but found it empty.
@@ -52,15 +58,6 @@ type Name = (String, String);
 #[derive(Default)]
 pub struct Pools {
     all: Mutex<HashMap<Name, Members>>,
-}
-
-#[derive(Default)]
-struct Members {
-    size: u32,
-    ready: VecDeque<Sandbox>,
-    making: u32,
-    hits: u64,
-    misses: u64,
 }
 
 impl Pools {
@@ -76,7 +73,7 @@ impl Pools {
     /// One that left by itself.
     pub fn remove(&self, id: &cove_engine::SandboxId) {
         for members in self.all.lock().expect("no panic while held").values_mut() {
-            members.ready.retain(|member| member.id != *id);
+            members.remove(id);
         }
     }
 }
@@ -113,12 +110,13 @@ impl App {
         let mut pools: Vec<Pool> = all
             .iter()
             .filter(|((organisation, _), members)| {
-                *organisation == caller.organisation && (members.size > 0 || !members.ready.is_empty())
+                *organisation == caller.organisation && (members.size > 0 || !members.is_empty())
             })
             .map(|((_, template), members)| Pool {
                 template: template.clone(),
                 size: members.size,
-                ready: members.ready.len() as u32,
+                ready: members.ready(),
+                warm: members.warm(),
                 hits: members.hits,
                 misses: members.misses,
             })
@@ -131,7 +129,7 @@ impl App {
     pub(crate) fn pool_figures(&self) -> Vec<(String, u32, u32, u64, u64)> {
         let all = self.pools().all.lock().expect("no panic while held");
         let figures = all.iter().map(|((_, template), members)| {
-            (template.clone(), members.size, members.ready.len() as u32, members.hits, members.misses)
+            (template.clone(), members.size, members.ready(), members.hits, members.misses)
         });
         figures.collect()
     }
@@ -157,9 +155,7 @@ impl App {
             if sandbox.state == State::Running {
                 let mut all = self.pools().all.lock().expect("no panic while held");
                 let members = all.entry((sandbox.organisation.clone(), template)).or_default();
-                if members.ready.iter().all(|member| member.id != sandbox.id) {
-                    members.ready.push_back(sandbox);
-                }
+                members.add(Member { sandbox, interpreter: Waiting::NotYet });
             } else if !sandbox.state.is_in_transition() {
                 let cause = Cause::new(Code::Pool, "a member of a pool that did not live", self.now());
                 self.change_state(&sandbox.id, Event::Destroy, cause).await?;
@@ -180,18 +176,11 @@ impl App {
             return Ok(None);
         }
         loop {
-            let member = self.pools().with(&draft.organisation, &draft.template, |members| {
-                let member = members.ready.pop_front();
-                match (&member, members.size) {
-                    (Some(_), _) => members.hits += 1,
-                    (None, 0) => {}
-                    (None, _) => members.misses += 1,
-                }
-                member
-            });
-            let Some(member) = member.flatten() else { return Ok(None) };
+            let member = self.pools().with(&draft.organisation, &draft.template, Members::take);
+            let Some(taken) = member.flatten() else { return Ok(None) };
+            let member = &taken.sandbox;
             self.refill_soon();
-            let mut sandbox = adopt(draft, &member);
+            let mut sandbox = adopt(draft, member);
             let outdated = member.root != draft.root;
             if outdated || !self.is_fit_for_use(&sandbox, template).await {
                 let why = if outdated {
@@ -215,7 +204,7 @@ impl App {
                 // Another server or its end came first.
                 Taken::Overtaken => continue,
                 Taken::NameTaken | Taken::KeyUsed => {
-                    self.give_back(member);
+                    self.pools().with(&draft.organisation, &draft.template, |members| members.give_back(taken));
                     return Ok(None);
                 }
             }
@@ -228,14 +217,6 @@ impl App {
         self.tasks().spawn(async move {
             tokio::time::sleep(REST).await;
             app.wake_timers();
-        });
-    }
-
-    fn give_back(&self, member: Sandbox) {
-        let template = member.template.clone();
-        self.pools().with(&member.organisation.clone(), &template, |members| {
-            members.hits = members.hits.saturating_sub(1);
-            members.ready.push_front(member);
         });
     }
 
@@ -255,25 +236,24 @@ impl App {
         provider.guest(&sandbox.id).call(&request).await.is_ok()
     }
 
-    /// Makes what is missing and removes what is too much.
+    /// Makes what is missing, removes what is too much, and warms what is cold.
     pub(crate) async fn fill_pools(&self) -> Result<(), Error> {
-        let mut missing = Vec::new();
-        let mut surplus = Vec::new();
+        let (mut missing, mut surplus, mut cold) = (Vec::new(), Vec::new(), Vec::new());
         {
             let mut all = self.pools().all.lock().expect("no panic while held");
-            for ((organisation, template), members) in all.iter_mut() {
-                while members.ready.len() as u32 > members.size {
-                    surplus.extend(members.ready.pop_back());
-                }
-                let wanted = members.size.saturating_sub(members.ready.len() as u32 + members.making);
-                let begun = wanted.min(AT_ONCE.saturating_sub(members.making));
-                members.making += begun;
-                missing.extend((0..begun).map(|_| (organisation.clone(), template.clone())));
+            for (name, members) in all.iter_mut() {
+                surplus.extend(members.surplus());
+                missing.extend((0..members.begin(AT_ONCE)).map(|_| name.clone()));
+                cold.extend(members.begin_warming());
             }
         }
         for (organisation, template) in missing {
             let app = self.clone();
             self.tasks().spawn(async move { app.make_member(organisation, template).await });
+        }
+        for member in cold {
+            let app = self.clone();
+            self.tasks().spawn(async move { app.warm_member(&member, Warmth::Ready).await });
         }
         for member in surplus {
             let cause = Cause::new(Code::Pool, "the pool was made smaller", self.now());
@@ -291,12 +271,12 @@ impl App {
         }
         self.pools().with(&organisation, &template, |members| {
             members.making = members.making.saturating_sub(1);
-            members.ready.extend(made.ok());
+            made.into_iter().for_each(|member| members.add(member));
         });
         self.wake_timers();
     }
 
-    async fn launch_member(&self, organisation: &str, template: &str) -> Result<Sandbox, Error> {
+    async fn launch_member(&self, organisation: &str, template: &str) -> Result<Member, Error> {
         let caller = Caller { organisation: organisation.to_owned(), key: "pool".into(), scopes: vec![Scope::Write] };
         let new = NewSandbox { template: Some(template.to_owned()), ..NewSandbox::default() };
         let (mut member, made_from) = self.draft(&caller, &new).await?;
@@ -309,15 +289,23 @@ impl App {
         if made.is_err() {
             self.capacity().release(&id);
         }
-        let member = made?;
-        if made_from.interpreter {
-            let guest = self.provider(&member.provider)?.guest(&member.id);
-            // One that is not warm still works: its first cell is slower.
-            if let Err(error) = self.interpreter().warm(&member.id, &guest, Warmth::Imported).await {
-                tracing::warn!(sandbox = %member.id, %error, "warm the interpreter of a pool's member");
-            }
+        let member = Member { sandbox: made?, interpreter: Waiting::NotYet };
+        if !made_from.interpreter {
+            return Ok(member);
         }
-        Ok(member)
+        self.warm_member(&member.sandbox, Warmth::Imported).await;
+        Ok(Member { interpreter: Waiting::Yes, ..member })
+    }
+
+    /// Has the member's Python wait for its first cell. One that is not warm still works: its first cell is slower.
+    async fn warm_member(&self, member: &Sandbox, warmth: Warmth) {
+        if let Ok(provider) = self.provider(&member.provider)
+            && let Err(error) = self.interpreter().warm(&member.id, &provider.guest(&member.id), warmth).await
+        {
+            tracing::debug!(sandbox = %member.id, %error, "warm the interpreter of a pool's member");
+        }
+        self.pools().with(&member.organisation, &member.template, |members| members.warmed(&member.id));
+        self.wake_timers();
     }
 
     async fn launch_in_room(&self, member: Sandbox) -> Result<Sandbox, Error> {

@@ -55,7 +55,7 @@ const SHOWN: [(&str, &str, bool); 5] = [
 ];
 
 impl App {
-    pub(super) async fn known_artifacts(&self, _session: &Session, guest: &Guest) -> Result<Known, Error> {
+    pub(super) async fn known_artifacts(&self, guest: &Guest) -> Result<Known, Error> {
         Ok(list(guest).await?.into_iter().map(|entry| (entry.path, (entry.size, entry.modified_ms))).collect())
     }
 
@@ -83,13 +83,15 @@ impl App {
                 kept.push(self.note_artifact(session, name, size, mime).await?);
             }
         }
+        let mut files = list(guest).await?;
+        files.retain(|file| before.get(&file.path) != Some(&(file.size, file.modified_ms)) && file.size <= LARGEST);
+        if files.is_empty() {
+            return Ok(kept);
+        }
         let most = self.quota(&session.organisation).await?.disk_per_sandbox;
         let held: u64 = self.store().artifacts(&session.id).await?.iter().map(|artifact| artifact.size).sum();
         let mut room = most.saturating_sub(held);
-        for entry in list(guest).await? {
-            if before.get(&entry.path) == Some(&(entry.size, entry.modified_ms)) || entry.size > LARGEST {
-                continue;
-            }
+        for entry in files {
             let folder = format!("/{FOLDER}/");
             let Some(at) = entry.path.find(&folder) else { continue };
             let name = entry.path[at + folder.len()..].to_owned();

@@ -62,9 +62,10 @@ impl App {
     ) -> Result<Executed, Error> {
         let (sandbox, guest) = self.reach(caller, &session.sandbox).await?;
         let id = random::id("execution");
-        let before = self.known_artifacts(&session, &guest).await?;
         let cell = Cell { timeout: execution.timeout, ..Cell::new(language, execution.code) };
-        let mut events = self.interpreter().execute(&sandbox.id, &guest, cell).await?;
+        let joined = async { Ok::<_, Error>(self.interpreter().join(&sandbox.id, &guest, &cell).await?) };
+        let (before, joined) = tokio::try_join!(self.known_artifacts(&guest), joined)?;
+        let mut events = joined.run(cell);
         self.say(&session.id, vec![Message::ExecutionStarted { execution: id.clone() }]).await?;
         let mut outcome = Outcome::default();
         let mut batch = Vec::new();

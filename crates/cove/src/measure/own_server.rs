@@ -39,6 +39,11 @@ impl Drop for Process {
 
 impl OwnServer {
     pub async fn start(program: &Path) -> Result<OwnServer, Complaint> {
+        OwnServer::start_with(program, None).await
+    }
+
+    /// With the templates that were built in another server's data directory.
+    pub async fn start_with(program: &Path, templates: Option<&Path>) -> Result<OwnServer, Complaint> {
         let directory = tempfile::Builder::new().prefix("cove-measure-").tempdir();
         let directory = directory.map_err(|error| Complaint::failed(format!("make a directory: {error}")))?;
         let key = format!(
@@ -48,6 +53,12 @@ impl OwnServer {
         let api = Api::new("http://127.0.0.1:0", &key)?;
         let address = "127.0.0.1:0".to_owned();
         let mut server = OwnServer { program: program.to_owned(), directory, child: None, address, api };
+        if let Some(templates) = templates {
+            fs::create_dir(server.data())?;
+            for name in ["templates", "layers"] {
+                std::os::unix::fs::symlink(templates.join(name), server.data().join(name))?;
+            }
+        }
         server.launch().await?;
         Ok(server)
     }

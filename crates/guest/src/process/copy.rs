@@ -84,10 +84,7 @@ pub fn make(
     directories: &[CString],
     streams: Streams<'_>,
 ) -> Result<u32> {
-    let process = guest.table().find(&Selector::Tag(tag.to_owned()))?;
-    if process.reaped.load(std::sync::atomic::Ordering::SeqCst) {
-        return Err(Failure::new(FailureKind::NotFound, format!("the process with the tag {tag:?} has ended")));
-    }
+    let process = guest.table().find(&Selector::Living(tag.to_owned()))?;
     let unfit = |why: &str| Failure::new(FailureKind::WrongState, format!("copy process {}: {why}", process.pid));
     let Streams::Separate { input, output, error } = streams else {
         return Err(unfit("a copy has no terminal"));

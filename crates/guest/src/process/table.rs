@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use cove_protocol::process::{Exit, Selector};
@@ -69,16 +70,18 @@ impl Table {
         self.processes.get(&id)
     }
 
-    /// The newest bearer of the pid or tag.
+    /// The newest that fits.
     pub fn find(&self, selector: &Selector) -> Result<Arc<Process>> {
         let found = self.processes.values().rev().find(|process| match selector {
             Selector::Pid(pid) => process.pid == *pid,
             Selector::Tag(tag) => process.asked.tag.as_ref() == Some(tag),
+            Selector::Living(tag) => process.asked.tag.as_ref() == Some(tag) && !process.reaped.load(Ordering::SeqCst),
         });
         found.cloned().ok_or_else(|| {
             let message = match selector {
                 Selector::Pid(pid) => format!("no process {pid} was started by the host"),
                 Selector::Tag(tag) => format!("no process has the tag {tag:?}"),
+                Selector::Living(tag) => format!("no process with the tag {tag:?} lives"),
             };
             Failure::new(FailureKind::NotFound, message)
         })
@@ -100,7 +103,7 @@ impl Table {
     pub fn reaped(&mut self, pid: u32, exit: Exit, kills: &Kills) {
         let Some(id) = self.alive.remove(&pid) else { return };
         let Some(process) = self.processes.get(&id) else { return };
-        process.reaped.store(true, std::sync::atomic::Ordering::SeqCst);
+        process.reaped.store(true, Ordering::SeqCst);
         if let Some(at) = process.reaped(exit, kills) {
             self.due.insert((at, id), Due::Settle);
         }

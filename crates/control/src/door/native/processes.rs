@@ -102,7 +102,7 @@ pub async fn read(
     let wanted = selector(&process);
     let found = all(&guest).await?.into_iter().rev().find(|info| match &wanted {
         Selector::Pid(pid) => info.pid == *pid,
-        Selector::Tag(tag) => info.tag.as_ref() == Some(tag),
+        Selector::Tag(tag) | Selector::Living(tag) => info.tag.as_ref() == Some(tag),
     });
     Ok(Json(found.ok_or_else(|| Error::not_found("process", process))?.into()))
 }

@@ -5,22 +5,8 @@ import importlib.machinery
 import importlib.util
 import io
 import sys
-import types
 
-driver = driver  # given by python.py; set when it serves
-charts = None
-
-
-def chart_module():
-    global charts
-    if charts is None:
-        charts = types.ModuleType("cove_charts")
-        exec(compile(charts_source, "<cove charts>", "exec"), charts.__dict__)
-    return charts
-
-
-def chart_of(figure):
-    return chart_module().chart_of(figure)
+core = core  # given by python.py
 
 
 def image_of(figure):
@@ -45,7 +31,7 @@ def enrich(value, data):
 
 def add_chart(figure, data):
     try:
-        chart = chart_of(figure)
+        chart = core.companion("charts").chart_of(figure)
     except Exception:
         return  # a figure that is no chart still has its image
     if chart is not None:
@@ -80,7 +66,7 @@ def show_figures(*arguments, **options):
         figure = manager.canvas.figure
         data = {"text/plain": repr(figure), "image/png": image_of(figure)}
         add_chart(figure, data)
-        driver.display(data)
+        core.driver.display(data)
     Gcf.destroy_all()
 
 
@@ -120,7 +106,7 @@ class SavingShows(importlib.abc.Loader):
             if isinstance(target, str) or hasattr(target, "__fspath__"):
                 buffer = io.BytesIO()
                 save(image, buffer, format="PNG")
-                driver.display({"text/plain": repr(image), "image/png": buffer.getvalue()})
+                core.driver.display({"text/plain": repr(image), "image/png": buffer.getvalue()})
             return answer
 
         module.Image.save = save_and_show

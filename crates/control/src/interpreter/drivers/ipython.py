@@ -11,13 +11,13 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
 
-driver, enrich = driver, enrich  # given by python.py; the driver only when it serves
+core = core  # given by python.py
 
 
 class Formatter(DisplayFormatter):
     def format(self, value, include=None, exclude=None):
         data, metadata = super().format(value, include=include, exclude=exclude)
-        return enrich(value, dict(data)), metadata
+        return core.companion("formats").enrich(value, dict(data)), metadata
 
 
 class Results(DisplayHook):
@@ -27,7 +27,7 @@ class Results(DisplayHook):
         pass
 
     def write_format_data(self, format_dict, md_dict=None):
-        driver.display(format_dict, main=True)
+        core.driver.display(format_dict, main=True)
 
     def finish_displayhook(self):
         pass
@@ -37,7 +37,7 @@ class Displays(DisplayPublisher):
     """What display() and libraries show on the way."""
 
     def publish(self, data, metadata=None, source=None, **options):
-        driver.display(data)
+        core.driver.display(data)
 
     def clear_output(self, wait=False):
         pass
@@ -52,7 +52,7 @@ class CoveShell(InteractiveShell):
         self.configurables.append(self.display_formatter)
 
     def _showtraceback(self, etype, evalue, stb):
-        driver.error(getattr(etype, "__name__", str(etype)), str(evalue), "\n".join(stb))
+        core.driver.error(getattr(etype, "__name__", str(etype)), str(evalue), "\n".join(stb))
 
     def system(self, command):
         """`!command`: its output in the order it comes, its exit code in _exit_code."""
@@ -99,6 +99,6 @@ class Shell:
         result = self.shell.run_cell(code, store_history=True)
         failure = result.error_before_exec or result.error_in_exec
         if isinstance(failure, SystemExit):
-            driver.error("SystemExit", str(failure), "")
+            core.driver.error("SystemExit", str(failure), "")
         elif isinstance(failure, BaseException):  # one that IPython showed in its own way, or not at all
-            driver.error(type(failure).__name__, str(failure), "")
+            core.driver.error(type(failure).__name__, str(failure), "")

@@ -1,8 +1,8 @@
 """The Python driver: keeps one context alive and runs cells in it.
 
-Started by the guest with a one-line bootstrap that reads this source and its three companions as the first line of standard
-input, so nothing lies on the sandbox's disk. Requests follow as JSON lines there, events leave as JSON lines on standard
-output; both are moved to private descriptors first, so that the user's code sees an empty standard input and can print, fork and exec as it likes:
+Started by the guest with a short bootstrap that reads this source and its companions from standard input, so nothing lies on
+the sandbox's disk. Requests follow as JSON lines there, events leave as JSON lines on standard output; both are moved to
+private descriptors first, so that the user's code sees an empty standard input and can print, fork and exec as it likes:
 
     stdin  {"cell": "c1", "code": "6*7", "env": {"K": "V"}}
     stdout {"cell": "c1", "event": "started", "count": 1}
@@ -11,23 +11,30 @@ output; both are moved to private descriptors first, so that the user's code see
            {"cell": "c1", "event": "error", "name": "...", "value": "...", "traceback": "..."}
            {"cell": "c1", "event": "done"}
 
-IPython's shell runs the cells where it is installed; a plain interpreter does where it is not. Only what every cell
-needs is imported here: each import is paid by the first cell. With `zygote` among its companions it does not serve but
-stands ready, and each copy of it goes on as a context (zygote.py).
+IPython's shell runs the cells where it is installed; a plain interpreter does where it is not. The first cell waits for
+every import and for every line that is compiled here. So this file has only what each cell needs, from modules that are part of
+the interpreter itself (`_json`, `_ast`, `_signal`, `_thread`); the rest is in companions that are compiled when they are first
+of use. With `zygote` among these it does not serve but stands ready, and each copy of it goes on as a context (zygote.py).
 """
 
+import _ast
+import _signal
+import _thread
 import builtins
-import json
+import io
 import os
-import signal
 import sys
-import threading
 import time
-import types
+
+try:
+    from _json import encode_basestring_ascii, make_encoder, make_scanner
+except ImportError:  # a Python that has its JSON elsewhere
+    make_encoder = None
 
 # Given by the bootstrap: `sources`, the companions of this file, and `requests`, the buffered reader of standard input.
 driver = None
 sys.argv[:] = [""]
+Module = type(sys)
 
 # A value beyond this is refused with an error rather than sent: the host takes no longer line.
 MAX_VALUE = 16 << 20
@@ -36,34 +43,67 @@ GATHER_SECONDS = 0.05
 GATHER_BYTES = 32 << 10
 
 
+class Scanned:
+    """How JSON is read: as the standard library does it."""
+
+    strict, object_hook, object_pairs_hook = True, None, None
+    parse_float, parse_int, parse_constant = float, int, float
+
+
+def load(text):
+    """json.loads, without the imports that it brings along."""
+    if make_encoder is None:
+        import json
+
+        return json.loads(text)
+    return make_scanner(Scanned)(text, 0)[0]
+
+
+def dump(value, default=str, allow_nan=True):
+    """json.dumps, likewise."""
+    if make_encoder is None:
+        import json
+
+        return json.dumps(value, default=default, allow_nan=allow_nan)
+    encode = make_encoder({}, default, encode_basestring_ascii, None, ": ", ", ", False, False, allow_nan)
+    return "".join(encode(value, 0))
+
+
+def companion(name):
+    """A module made of one of the sources, when it is first needed."""
+    full = "cove_" + name
+    if full not in sys.modules:
+        module = sys.modules[full] = Module(full)
+        module.core = core
+        exec(compile(sources[name], f"<cove {name}>", "exec"), module.__dict__)
+    return sys.modules[full]
+
+
 class Channel:
     """The private way to the host. One lock: events from threads and from the capture never mix."""
 
-    def __init__(self, requests):
-        self.requests = requests
-        self.fd = os.dup(1)
-        self.lock = threading.RLock()
-        self.cell = None
-        empty = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(empty, 0)
-        os.close(empty)
+    def __init__(self):
+        self.requests = self.fd = self.cell = None
+        self.lock = _thread.RLock()
+        self.held = b""
 
     def send(self, event, **fields):
-        line = json.dumps({"cell": self.cell, "event": event, **fields}, ensure_ascii=True, default=str)
-        data = memoryview(line.encode() + b"\n")
+        data = dump({"cell": self.cell, "event": event, **fields}).encode() + b"\n"
         with self.lock:
+            data, self.held = memoryview(self.held + data), b""
             while data:
                 data = data[os.write(self.fd, data):]
 
+    def begin(self, cell, count):
+        """That a cell has begun goes out with what it says first."""
+        self.cell = cell
+        self.held = dump({"cell": cell, "event": "started", "count": count}).encode() + b"\n"
 
-class Stream:
+
+class Stream(io.TextIOBase):
     """Stands in for sys.stdout or sys.stderr: gathers text and sends it as events."""
 
-    encoding = "utf-8"
-    errors = "replace"
-    newlines = None
-    closed = False
-    mode = "w"
+    encoding, errors, newlines, closed, mode = "utf-8", "replace", None, False, "w"
 
     def __init__(self, output, name, fd):
         self.output, self.name, self._fd = output, name, fd
@@ -75,12 +115,10 @@ class Stream:
         self.output.put(self, text)
         return len(text)
 
-    def writelines(self, lines):
-        for line in lines:
-            self.write(line)
-
     def flush(self):
         self.output.flush()
+
+    close = flush
 
     def fileno(self):
         return self._fd
@@ -88,43 +126,22 @@ class Stream:
     def isatty(self):
         return False
 
-    def readable(self):
-        return False
-
     def writable(self):
         return True
 
-    def seekable(self):
-        return False
-
     def reconfigure(self, **options):
         pass
-
-    def close(self):
-        self.flush()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        self.flush()
 
 
 class RawStream:
     """sys.stdout.buffer: bytes, decoded as they come."""
 
     def __init__(self, stream):
-        self.stream = stream
+        self.stream, self.flush, self.fileno = stream, stream.flush, stream.fileno
 
     def write(self, data):
         self.stream.write(bytes(data).decode("utf-8", "replace"))
         return len(data)
-
-    def flush(self):
-        self.stream.flush()
-
-    def fileno(self):
-        return self.stream.fileno()
 
 
 class Output:
@@ -132,9 +149,10 @@ class Output:
 
     def __init__(self, channel):
         self.channel = channel
-        self.lock = threading.RLock()
+        self.lock = _thread.RLock()
         self.parts, self.size, self.current = [], 0, None
-        self.wake = threading.Event()
+        self.quiet = _thread.allocate_lock()
+        self.quiet.acquire()
         self.forked = False
         self.stdout = Stream(self, "stdout", 1)
         self.stderr = Stream(self, "stderr", 2)
@@ -153,8 +171,8 @@ class Output:
             self.size += len(text)
             if self.size >= GATHER_BYTES:
                 self.flush()
-        if not self.wake.is_set():
-            self.wake.set()
+            if self.quiet.locked():
+                self.quiet.release()
 
     def flush(self):
         with self.lock:
@@ -165,11 +183,10 @@ class Output:
                     self.channel.send(self.current.name, text=text[start:start + (1 << 18)])
 
     def tick(self):
-        """Sends what a quiet cell left behind; runs in a thread of its own, asleep while there is nothing."""
+        """Sends what a cell left behind; runs in a thread of its own, asleep while it is quiet."""
         while True:
-            self.wake.wait()
+            self.quiet.acquire()
             time.sleep(GATHER_SECONDS)
-            self.wake.clear()
             self.flush()
 
 
@@ -211,61 +228,46 @@ class Capture:
 
 
 class Driver:
-    def __init__(self, requests):
-        self.channel = Channel(requests)
+    def __init__(self):
+        self.channel = Channel()
         self.output = Output(self.channel)
-        self.capture = Capture(self.output)
         self.pid = os.getpid()
         self.count = 0
         self.errored = False
+
+    def take(self, requests, fd):
+        """Takes over the process: from here on its standard streams are the user's."""
+        self.channel.requests, self.channel.fd = requests, fd
+        empty = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(empty, 0)
+        os.close(empty)
+        self.capture = Capture(self.output)
         sys.stdout = sys.__stdout__ = self.output.stdout
         sys.stderr = sys.__stderr__ = self.output.stderr
-        self.threads_started = False
-        os.register_at_fork(before=self._before_fork, after_in_child=self._after_fork)
-
-    def _before_fork(self):
-        self.output.flush()
+        builtins.input = refuse_input
+        os.register_at_fork(before=self.output.flush, after_in_child=self._after_fork)
+        # For output that lingers. No module is imported there that takes note of its first thread (threading).
+        _thread.start_new_thread(self.output.tick, ())
+        _thread.start_new_thread(self.capture.pump, ())
 
     def _after_fork(self):
         self.output.forked = True
-        self.output.lock = threading.RLock()
+        self.output.lock = _thread.RLock()
         self.output.parts = []
 
-    def start_threads(self):
-        """After the first cell has its code running in a fraction less: only output that lingers needs them."""
-        if not self.threads_started:
-            self.threads_started = True
-            threading.Thread(target=self.output.tick, name="cove-output", daemon=True).start()
-            threading.Thread(target=self.capture.pump, name="cove-capture", daemon=True).start()
+    def show(self, value, main=False):
+        self.display(companion("formats").of(value), main)
 
     def display(self, data, main=False):
         """One result, as MIME type to value; what is too large is refused by name."""
-        kept, refused = {}, []
-        for kind, value in data.items():
-            if value is None:
-                continue
-            if isinstance(value, bytes):
-                import base64
-
-                value = base64.b64encode(value).decode()
-            size = len(value) if isinstance(value, str) else len(json.dumps(value, default=str))
-            if size > MAX_VALUE:
-                refused.append((kind, size))
-            else:
-                kept[kind] = value
+        kept, refused = companion("formats").fit(data)
         with self.output.lock:
             self.capture.drain()
             self.output.flush()
         if kept:
             self.channel.send("result", main=main, data=kept)
-        if refused and not kept:
-            kind, size = refused[0]
-            self.error(
-                "ResultTooLarge",
-                f"the {kind} form of the result has {size} bytes, over the limit of {MAX_VALUE}: "
-                "write it to a file, or show less of it",
-                "",
-            )
+        elif refused:
+            self.error("ResultTooLarge", refused, "")
 
     def error(self, name, value, trace):
         if self.errored:
@@ -277,25 +279,24 @@ class Driver:
     def serve(self, shell):
         """One request after the other until the host closes."""
         for line in self.channel.requests:
-            request = json.loads(line)
-            self.channel.cell, self.errored = request["cell"], False
+            request = load(line.decode())
+            self.errored = False
             saved = {}
             for key, value in (request.get("env") or {}).items():
                 saved[key] = os.environ.get(key)
                 os.environ[key] = value
             self.count += 1
-            self.channel.send("started", count=self.count)
-            self.start_threads()
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self.channel.begin(request["cell"], self.count)
+            _signal.signal(_signal.SIGINT, _signal.default_int_handler)
             try:
                 try:
                     shell.run(request["code"], self.count)
                 finally:
                     if os.getpid() != self.pid:
                         os._exit(0)  # a fork that ran to the end of the cell ends with it
-                    signal.signal(signal.SIGINT, signal.SIG_IGN)
+                    _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
                 if "cove_figures" in sys.modules:
-                    FIGURES().after_cell()
+                    companion("figures").after_cell()
             except BaseException as failure:  # an interrupt in the gap, or a broken hook: the context must go on
                 self.error(type(failure).__name__, str(failure), "")
             with self.output.lock:
@@ -314,11 +315,8 @@ class PlainShell:
     """A context without IPython: the last expression is the result, top-level await works."""
 
     def __init__(self):
-        import ast
-
-        self.ast, self.loop = ast, None
-        self.flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-        module = types.ModuleType("__main__")
+        self.loop = None
+        module = Module("__main__")
         module.__builtins__ = builtins
         sys.modules["__main__"] = module
         self.namespace = module.__dict__
@@ -326,26 +324,27 @@ class PlainShell:
 
     def display(self, *objects):
         for value in objects:
-            driver.display(FORMAT(value))
+            driver.show(value)
 
     def run(self, code, count):
         name = f"<cell {count}>"
         try:
-            tree = self.ast.parse(code, name)
+            tree = compile(code, name, "exec", _ast.PyCF_ONLY_AST, True)
             last = None
-            if tree.body and isinstance(tree.body[-1], self.ast.Expr) and not code.rstrip().endswith(";"):
-                last = self.ast.Expression(tree.body.pop().value)
-            self._remember(code, name)
-            self._execute(compile(tree, name, "exec", self.flags))
+            if tree.body and isinstance(tree.body[-1], _ast.Expr) and not code.rstrip().endswith(";"):
+                last = _ast.Expression(tree.body.pop().value)
+            Hooks.remember(name, code)
+            self._execute(tree, name, "exec")
             if last is not None:
-                value = self._execute(compile(last, name, "eval", self.flags))
+                value = self._execute(last, name, "eval")
                 if value is not None:
                     self.namespace["_"] = value
-                    driver.display(FORMAT(value), main=True)
+                    driver.show(value, main=True)
         except BaseException as failure:
-            self.report(failure, code)
+            driver.error(*companion("formats").explained(failure, code))
 
-    def _execute(self, code):
+    def _execute(self, tree, name, mode):
+        code = compile(tree, name, mode, _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, True)
         value = eval(code, self.namespace)
         if code.co_flags & 0x80:  # CO_COROUTINE: the cell awaits
             import asyncio
@@ -356,97 +355,39 @@ class PlainShell:
             value = self.loop.run_until_complete(value)
         return value
 
-    def _remember(self, code, name):
-        import linecache
 
-        linecache.cache[name] = (len(code), None, [line + "\n" for line in code.splitlines()], name)
+class Hooks:
+    """Looks at three imports: matplotlib gets a backend that shows figures as results, PIL.Image.save shows what it saves,
+    and linecache, which most cells do without, learns the cells' lines when something asks for it."""
 
-    def report(self, failure, code):
-        import traceback
-
-        value = str(failure)
-        if isinstance(failure, SyntaxError) and code.lstrip()[:1] in ("!", "%"):
-            value += " (`!` and `%` lines need IPython in the template: pip install ipython)"
-        trace = failure.__traceback__
-        while trace is not None and not trace.tb_frame.f_code.co_filename.startswith("<cell "):
-            trace = trace.tb_next
-        text = "".join(traceback.format_exception(type(failure), failure, trace))
-        driver.error(type(failure).__name__, value, text)
-
-
-REPRESENTATIONS = (
-    ("_repr_html_", "text/html"),
-    ("_repr_markdown_", "text/markdown"),
-    ("_repr_svg_", "image/svg+xml"),
-    ("_repr_png_", "image/png"),
-    ("_repr_jpeg_", "image/jpeg"),
-    ("_repr_pdf_", "application/pdf"),
-    ("_repr_latex_", "text/latex"),
-    ("_repr_json_", "application/json"),
-    ("_repr_javascript_", "application/javascript"),
-)
-
-
-def plain_format(value):
-    """What IPython's formatters would give, for a template without IPython."""
-    data = {"text/plain": repr(value)}
-    kind = type(value)
-    for method, mime in REPRESENTATIONS:
-        render = getattr(kind, method, None)
-        if render is not None:
-            try:
-                rendered = render(value)
-            except Exception:
-                continue
-            data[mime] = rendered[0] if isinstance(rendered, tuple) else rendered
-    bundle = getattr(kind, "_repr_mimebundle_", None)
-    if bundle is not None:
-        try:
-            found = bundle(value, include=None, exclude=None)
-            data.update(found[0] if isinstance(found, tuple) else found)
-        except Exception:
-            pass
-    return data
-
-
-def enrich(value, data):
-    """Adds what no object says of itself: JSON of lists and dicts, a table's columns, a figure's image and chart."""
-    if isinstance(value, (list, dict)) and "application/json" not in data:
-        try:
-            text = json.dumps(value, allow_nan=False)
-            if len(text) <= MAX_VALUE:
-                data["application/json"] = json.loads(text)
-        except (TypeError, ValueError, RecursionError):
-            pass
-    elif "pandas" in sys.modules or "matplotlib.figure" in sys.modules:
-        FIGURES().enrich(value, data)
-    return data
-
-
-def FORMAT(value):
-    return enrich(value, plain_format(value))
-
-
-def FIGURES():
-    """The module that knows matplotlib, pandas and PIL, made when one of them is first seen."""
-    if "cove_figures" not in sys.modules:
-        module = types.ModuleType("cove_figures")
-        module.driver, module.charts_source, module.enrich_value = driver, sources["charts"], enrich
-        sys.modules["cove_figures"] = module
-        exec(compile(sources["figures"], "<cove figures>", "exec"), module.__dict__)
-    return sys.modules["cove_figures"]
-
-
-class FigureFinder:
-    """Hooks two imports: matplotlib gets a backend that shows figures as results, PIL.Image.save shows what it saves."""
-
-    hooked = {"cove_matplotlib", "PIL.Image"}
+    hooked = {"cove_matplotlib", "PIL.Image", "linecache"}
+    cells = {}
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        if name in cls.hooked:
-            return FIGURES().find_spec(name, path, cls)
+        if name not in cls.hooked:
+            return None
+        if name != "linecache":
+            return companion("figures").find_spec(name, path, cls)
+        cls.hooked.discard(name)
+        spec = PathFinder.find_spec(name)
+        cls.loader, spec.loader = spec.loader, cls
+        return spec
+
+    @classmethod
+    def create_module(cls, spec):
         return None
+
+    @classmethod
+    def exec_module(cls, module):
+        module.__loader__ = module.__spec__.loader = cls.loader
+        cls.loader.exec_module(module)
+        module.cache.update(cls.cells)
+        cls.cells = module.cache
+
+    @classmethod
+    def remember(cls, name, code):
+        cls.cells[name] = (len(code), None, [line + "\n" for line in code.splitlines()], name)
 
 
 def refuse_input(prompt=""):
@@ -456,39 +397,21 @@ def refuse_input(prompt=""):
     )
 
 
-def have_ipython():
-    from importlib.machinery import PathFinder
-
-    return PathFinder.find_spec("IPython") is not None
-
-
-def make_shell():
-    """What runs the cells. It needs no driver yet, so that a zygote makes it once for all its copies."""
-    if not have_ipython():
-        return PlainShell()
-    module = types.ModuleType("cove_ipython")
-    module.driver, module.enrich = None, enrich
-    sys.modules["cove_ipython"] = module
-    exec(compile(sources["ipython"], "<cove ipython>", "exec"), module.__dict__)
-    return module.Shell()
-
-
-def begin(requests):
+def begin(requests, fd):
+    """Takes over the process and serves."""
     global driver
-    driver = Driver(requests)
-    for name in ("cove_ipython", "cove_figures"):
-        if name in sys.modules:
-            sys.modules[name].driver = driver
-    builtins.input = refuse_input
     os.environ.setdefault("MPLBACKEND", "module://cove_matplotlib")
-    driver.channel.send("ready", python=sys.version.split()[0], shell=type(shell).__name__)
+    driver = Driver()
+    driver.take(requests, fd)
     driver.serve(shell)
 
 
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-sys.meta_path.insert(0, FigureFinder)
-shell = make_shell()
+core = sys.modules["__main__"]
+PathFinder = sys.modules["_frozen_importlib_external"].PathFinder
+_signal.signal(_signal.SIGINT, _signal.SIG_IGN)
+sys.meta_path.insert(0, Hooks)
+shell = PlainShell() if PathFinder.find_spec("IPython") is None else companion("ipython").Shell()
 if "zygote" in sources:
-    exec(compile(sources["zygote"], "<cove zygote>", "exec"))
-    requests = stand_ready(sources["preload"])
-begin(requests)
+    companion("zygote").stand_ready(sources["preload"].split())
+else:
+    begin(requests, os.dup(1))

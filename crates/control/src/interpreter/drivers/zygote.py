@@ -1,22 +1,31 @@
-"""The Python driver as a zygote: stands ready with all its imports done, and copies itself for each context.
+"""The Python driver as a zygote: stands ready with all its imports done, and is copied for each context.
 
-It never runs a cell: what a context does stays in that context. The guest asks by a packet on standard input with three
-descriptors; the copy is forked twice, so that it becomes the guest's own child, and answers itself once it is one:
+It never runs a cell: what a context does stays in that context. One copy is always made ahead, the *spare*: forked twice, so that
+it is the guest's own child, with its streams set up, waiting for the guest's packet. Whoever gets the packet becomes the
+context, and the zygote makes the next spare:
 
     guest  {"env": {...}, "directories": ["/home/user"]} and descriptors of standard input, output and error
-    copy   {"ready": true}, or {"failed": errno} where it cannot enter the directory
-    zygote {"refused": "why"} for what a copy cannot become any more
+    spare  {"ready": true}, or {"failed": errno} where it cannot enter the directory,
+           or {"refused": "why"} for what a copy cannot become any more
 
-A fork copies one thread: with others alive it would copy locks that nobody gives back, so then nobody is copied. A zygote
-whose site directories have changed (pip) ends: the next one imports what is there now.
+A fork copies one thread: with others alive it would copy locks that nobody gives back, so then nobody is copied. Where the site
+directories have changed (pip) all end: the next zygote imports what is there now.
 """
 
 import _socket
 import gc
-import importlib
+import os
+import select
+import sys
+import time
+
+core = core  # given by python.py
 
 # Read by Python or its libraries when they start: no copy can have another value.
 FIXED = ("PYTHON", "LD_", "LC_", "LANG", "HOME", "MALLOC_", "GLIBC_", "OMP_", "OPENBLAS_", "MKL_", "NUMEXPR_", "MPL")
+
+# What a spare tells its zygote.
+TAKEN, OUTDATED = b"t", b"o"
 
 
 def site_directories():
@@ -53,102 +62,168 @@ def have_one_thread():
     return count_threads() == 1
 
 
-def stand_ready(modules):
-    """Returns in each copy, with the reader of its requests."""
-    link = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, os.dup(0))
-    empty = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(empty, 0)
-    os.close(empty)
-    born_with = environment_at_start()
-    # Python itself chooses a locale where none is set, and tells its children (PEP 538).
-    chosen = {name: value for name, value in os.environ.items() if name not in born_with and name.startswith("LC_")}
-    os.environ.setdefault("MPLBACKEND", "module://cove_matplotlib")
-    for name in modules:
-        try:
-            importlib.import_module(name)
-        except Exception:
-            pass  # a template without it needs it no sooner than its cells do
-    if modules and "matplotlib.pyplot" in sys.modules:
-        FIGURES().chart_module()
-    sites = site_directories()
-    gc.collect()
-    gc.freeze()
-    sys.stdout.flush()
-    os.write(1, b'{"cell": null, "event": "ready"}\n')
-    while True:
-        packet, ancillary, _, _ = link.recvmsg(1 << 20, 256)
-        if not packet or site_directories() != sites:
+class Zygote:
+    def __init__(self):
+        self.link = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, os.dup(0))
+        empty = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(empty, 0)
+        os.close(empty)
+        self.born_with = environment_at_start()
+        # Python itself chooses a locale where none is set, and tells its children (PEP 538).
+        fresh = {name: value for name, value in os.environ.items() if name not in self.born_with}
+        self.chosen = {name: value for name, value in fresh.items() if name.startswith("LC_")}
+
+    def refuse_one(self, why):
+        packet, streams = self.receive()
+        if not packet:
             os._exit(0)
-        streams = descriptors(ancillary)
-        wanted = json.loads(packet)
-        refused = unlike(born_with, wanted["env"])
-        if not refused and not have_one_thread():
-            refused = "it has threads"
-        if not refused:
-            wanted["env"] = {**chosen, **wanted["env"]}
-            refused = copy(link, wanted, streams)
-            if refused is None:
-                return os.fdopen(os.dup(0), "rb", 65536)
         for fd in streams:
             os.close(fd)
-        if refused:
-            link.send(json.dumps({"refused": refused}).encode())
+        self.answer({"refused": why})
+
+    def receive(self):
+        packet, ancillary, _, _ = self.link.recvmsg(1 << 20, 256)
+        streams = []
+        for level, kind, data in ancillary:
+            if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
+                streams += [int.from_bytes(data[at:at + 4], sys.byteorder) for at in range(0, len(data) - 3, 4)]
+        return packet, streams
+
+    def answer(self, answer):
+        self.link.send(core.dump(answer).encode())
+
+    def unlike(self, env):
+        for name in {*self.born_with, *env}:
+            if name.startswith(FIXED) and self.born_with.get(name) != env.get(name):
+                return f"{name} is read when Python starts"
+        return ""
 
 
-def descriptors(ancillary):
-    found = []
-    for level, kind, data in ancillary:
-        if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
-            found += [int.from_bytes(data[at:at + 4], sys.byteorder) for at in range(0, len(data) - 3, 4)]
-    return found
-
-
-def unlike(born_with, env):
-    for name in {*born_with, *env}:
-        if name.startswith(FIXED) and born_with.get(name) != env.get(name):
-            return f"{name} is read when Python starts"
-    return ""
-
-
-def copy(link, wanted, streams):
-    """None in the copy; in the zygote "" when there is one, or why there is none."""
-    orphaned, tell = os.pipe()
-    try:
-        middle = os.fork()
-    except OSError as failure:
-        os.close(orphaned)
-        os.close(tell)
-        return f"fork: {failure.strerror}"
+def fork_spare(zygote):
+    """In the spare, the way to tell the zygote, and one that ends with it; in the zygote None and the spare's words."""
+    heard, tell = os.pipe()
+    alive, living = os.pipe()
+    middle = os.fork()
     if middle == 0:
+        os.close(heard)
+        os.close(living)
         try:
             child = os.fork()
         except OSError:
             os._exit(1)
         if child:
             os._exit(0)
-        try:
-            os.close(tell)
-            os.read(orphaned, 1)
-            os.close(orphaned)
-            become(link, wanted, streams)
-        except BaseException as failure:
-            link.send(json.dumps({"refused": f"{type(failure).__name__}: {failure}"}).encode())
-            os._exit(1)
-        return None
-    _, status = os.waitpid(middle, 0)
-    # From here on the copy is the guest's child.
-    os.close(orphaned)
+        return tell, alive
     os.close(tell)
-    return "" if status == 0 else "fork: no room for another process"
+    os.close(alive)
+    _, status = os.waitpid(middle, 0)
+    if status != 0:
+        os.close(heard)
+        os.close(living)
+        raise BlockingIOError("no room for another process")
+    return None, (heard, living)
 
 
-def become(link, wanted, streams):
+def stand_ready(modules):
+    """Never returns: not in the zygote, nor in a copy, which serves."""
+    zygote = Zygote()
+    os.environ.setdefault("MPLBACKEND", "module://cove_matplotlib")
+    for name in modules:
+        try:
+            __import__(name)
+        except Exception:
+            pass  # a template without it needs it no sooner than its cells do
+    if modules and "matplotlib.pyplot" in sys.modules:
+        core.companion("figures")
+        core.companion("charts")
+    core.companion("formats")
+    sites = site_directories()
+    gc.collect()
+    gc.freeze()
+    sys.stdout.flush()
+    told = False
+    while True:
+        why, tell = "it has threads", None
+        if have_one_thread():
+            try:
+                tell, other = fork_spare(zygote)
+                why = ""
+            except OSError as failure:
+                why = f"fork: {failure.strerror or failure}"
+        if tell is not None:
+            serve_as_context(zygote, sites, tell, other)
+        if not told:
+            told = True
+            os.write(1, b'{"cell": null, "event": "ready"}\n')
+        if why:
+            zygote.refuse_one(why)
+            continue
+        heard, living = other
+        word = os.read(heard, 1)
+        if word == OUTDATED or not word and outlived(zygote):
+            os._exit(0)
+        os.close(heard)
+        os.close(living)
+
+
+def outlived(zygote):
+    """Whether the spare ended because the guest has closed the link, rather than being killed."""
+    poll = select.poll()
+    poll.register(zygote.link, select.POLLIN)
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
+
+
+def serve_as_context(zygote, sites, tell, alive):
+    """The spare's life: waits for a packet that it can follow, then serves to its end."""
+    driver = core.driver = core.Driver()
+    # Not the zygote's output: whoever reads that waits for the zygote's word alone.
+    driver.take(None, None)
+    poll = select.poll()
+    poll.register(zygote.link, select.POLLIN)
+    poll.register(alive, select.POLLIN)
+    rehearse(zygote)
+    while True:
+        if any(fd == alive for fd, _ in poll.poll()):
+            os._exit(0)
+        packet, streams = zygote.receive()
+        if not packet:
+            os._exit(0)
+        if site_directories() != sites:
+            os.write(tell, OUTDATED)
+            os._exit(0)
+        wanted = core.load(packet.decode())
+        refused = zygote.unlike(wanted["env"])
+        if not refused and len(streams) == 3:
+            break
+        for fd in streams:
+            os.close(fd)
+        zygote.answer({"refused": refused or "it was given too few descriptors"})
+    try:
+        become(zygote, wanted, streams)
+    except BaseException as failure:
+        zygote.answer({"refused": f"{type(failure).__name__}: {failure}"})
+        os._exit(1)
+    os.write(tell, TAKEN)
+    os.close(tell)
+    os.close(alive)
+    driver.serve(core.shell)
+    sys.exit(0)
+
+
+def rehearse(zygote):
+    """Walks the way of a first cell once: the pages that are written on it are this copy's own before anybody waits."""
+    packet = core.dump({"env": zygote.born_with, "directories": ["/"]})
+    zygote.unlike(core.load(packet)["env"])
+    site_directories()
+    os.environ.update(zygote.born_with)
+    exec(compile("x = 1", "<cove>", "exec"), {})
+
+
+def become(zygote, wanted, streams):
     os.setsid()
-    for target, fd in enumerate(streams):
-        os.dup2(fd, target)
-        os.close(fd)
     os.environ.clear()
-    os.environ.update(wanted["env"])
+    os.environ.update({**zygote.chosen, **wanted["env"]})
+    os.environ.setdefault("MPLBACKEND", "module://cove_matplotlib")
     time.tzset()
     failed = None
     for directory in wanted["directories"]:
@@ -158,12 +233,18 @@ def become(link, wanted, streams):
         except OSError as failure:
             failed = failed or failure.errno
     else:
-        link.send(json.dumps({"failed": failed}).encode())
+        zygote.answer({"failed": failed})
         os._exit(0)
     # Python's own generator is seeded anew by the fork; numpy's is not.
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
-    if hasattr(shell, "moved"):
-        shell.moved()
-    link.send(b'{"ready": true}')
-    link.close()
+    if hasattr(core.shell, "moved"):
+        core.shell.moved()
+    requests, output, errors = streams
+    os.close(errors)
+    for fd in (requests, output):
+        os.set_inheritable(fd, False)
+    channel = core.driver.channel
+    channel.requests, channel.fd = os.fdopen(requests, "rb", 65536), output
+    zygote.link.send(b'{"ready": true}')
+    zygote.link.close()

@@ -118,6 +118,7 @@ impl FakeGuest {
         let found = processes.iter().rev().find(|process| match selector {
             Selector::Pid(pid) => process.info().pid == *pid,
             Selector::Tag(tag) => process.info().tag.as_ref() == Some(tag),
+            Selector::Living(tag) => process.info().tag.as_ref() == Some(tag) && process.info().exit.is_none(),
         });
         found.cloned().ok_or_else(|| Failure::new(FailureKind::NotFound, format!("process {selector:?} not found")))
     }

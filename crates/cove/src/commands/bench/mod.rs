@@ -44,7 +44,11 @@ Examples:
   cove bench --quick
   cove bench --out report            # report/bench.json, bench.html and bench.md
   cove bench --only cold,throughput
-  cove bench --from report/bench.json --markdown docs/PERFORMANCE.md")]
+  cove bench --from report/bench.json --markdown docs/PERFORMANCE.md
+
+Environment:
+  COVE_BENCH_TEMPLATES       the data directory of `cove template build code-interpreter`: its first cells are measured too
+  COVE_BENCH_KERNEL_PYTHON   a python3 with ipykernel and jupyter_client, to be measured beside the interpreter")]
 pub struct Arguments {
     /// Fewer rounds and smaller sizes: under five minutes on two processors
     #[arg(long)]
@@ -218,7 +222,8 @@ impl Bench {
             (bench.peers, bench.absent) = found.map_err(|error| Complaint::failed(error.to_string()))?;
         }
         if wanted.iter().any(|suite| suite.needs_server()) {
-            match OwnServer::start(&bench.program).await {
+            let templates = std::env::var_os("COVE_BENCH_TEMPLATES").map(PathBuf::from);
+            match OwnServer::start_with(&bench.program, templates.as_deref()).await {
                 Ok(server) => bench.server = Some(server),
                 Err(complaint) if crate::place::is_root() => {
                     bench.clear().await?;

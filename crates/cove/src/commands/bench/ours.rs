@@ -90,21 +90,29 @@ pub async fn over_http(api: &Api, words: &[&str]) -> Result<Timed, Trouble> {
     told.map(|_| Timed { first, whole: began.elapsed() })
 }
 
-/// Sandboxes that stand ready; 0 for none.
+/// The template that sandboxes have where none is named.
+pub const BASE: &str = "base";
+
+/// Sandboxes of `base` that stand ready; 0 for none.
 pub async fn set_pool(api: &Api, size: u32) -> Result<(), Trouble> {
-    if size == 0 {
-        return api.call(Method::DELETE, "/api/pools/base", None).await.map(drop);
-    }
-    api.call(Method::PUT, "/api/pools/base", Some(json!({ "size": size }))).await.map(drop)
+    set_pool_of(api, BASE, size).await
 }
 
-/// Waits until the pool is full; the wait is not measured.
+pub async fn set_pool_of(api: &Api, template: &str, size: u32) -> Result<(), Trouble> {
+    let path = format!("/api/pools/{template}");
+    if size == 0 {
+        return api.call(Method::DELETE, &path, None).await.map(drop);
+    }
+    api.call(Method::PUT, &path, Some(json!({ "size": size }))).await.map(drop)
+}
+
+/// Waits until the only pool is full and the interpreters of its members wait too; the wait is not measured.
 pub async fn until_pool_is_full(api: &Api) -> Result<(), Trouble> {
     const WITHIN: Duration = Duration::from_secs(60);
     let began = Instant::now();
     loop {
         let pools = api.call(Method::GET, "/api/pools", None).await?;
-        if pools[0]["ready"].as_u64() >= pools[0]["size"].as_u64() {
+        if pools[0]["warm"].as_u64() >= pools[0]["size"].as_u64() {
             return Ok(());
         }
         if began.elapsed() > WITHIN {

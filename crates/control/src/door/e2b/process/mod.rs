@@ -85,7 +85,7 @@ fn of_process(error: GuestError, process: &guest::Selector) -> Ending {
         GuestError::Failed(failure) if matches!(failure.kind, FailureKind::NotFound | FailureKind::WrongState) => {
             let message = match process {
                 guest::Selector::Pid(pid) => format!("process with pid {pid} not found"),
-                guest::Selector::Tag(tag) => format!("process with tag {tag} not found"),
+                guest::Selector::Tag(tag) | guest::Selector::Living(tag) => format!("process with tag {tag} not found"),
             };
             RpcError::new(Code::NotFound, message).into()
         }
