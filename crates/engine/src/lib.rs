@@ -30,6 +30,7 @@ mod registry;
 pub mod spawner;
 pub mod spec;
 pub mod state;
+mod stills;
 pub mod storage;
 
 mod base;

@@ -5,7 +5,7 @@
 //! with the rights of the sandbox, not of the host. [`enter`] runs in the sandbox's mount namespace, which belongs to the host:
 //! not even all capabilities inside the sandbox allow to mount or unmount there.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -21,6 +21,7 @@ use crate::privilege::Privilege;
 use crate::refused::{Refused, Step};
 use crate::spawner::empty::LAYER_PLACES;
 use crate::spawner::wire::{AttachKind, Durability, Groups, Incoming, Launch, Overlay};
+use crate::stills;
 
 /// Directories that the engine mounts on; made where a template lacks them.
 const MOUNT_POINTS: [&str; 3] = ["proc", "dev", "sys"];
@@ -31,8 +32,8 @@ const TERMINALS: &str = "128";
 
 /// What `/proc` hides: facts of the host, its memory, its keys, its controls. Docker's list, and `kallsyms`,
 /// `config.gz`, `partitions` and `diskstats`, which tell an attacker what to aim at; and the host's boot command line, where
-/// people put addresses and passwords.
-const MASKED_FILES: [&str; 13] = [
+/// people put addresses and passwords; and what the neighbours do to its memory and processors, as finely as the kernel counts.
+const MASKED_FILES: [&str; 17] = [
     "/proc/kcore",
     "/proc/keys",
     "/proc/timer_list",
@@ -46,8 +47,12 @@ const MASKED_FILES: [&str; 13] = [
     "/proc/cmdline",
     "/proc/interrupts",
     "/proc/key-users",
+    "/proc/zoneinfo",
+    "/proc/buddyinfo",
+    "/proc/softirqs",
+    "/proc/schedstat",
 ];
-const MASKED_DIRECTORIES: [&str; 3] = ["proc/acpi", "proc/scsi", "proc/asound"];
+const MASKED_DIRECTORIES: [&str; 4] = ["proc/acpi", "proc/scsi", "proc/asound", "proc/pressure"];
 /// What `/proc` shows and nobody may change.
 const READ_ONLY: [&str; 4] = ["/proc/sys", "/proc/bus", "/proc/fs", "/proc/irq"];
 
@@ -236,6 +241,7 @@ pub fn enter(launch: &Launch, passed: &Incoming, overlays: &[OwnedFd], privilege
     let open = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let devices = rustix::fs::open("/dev", open, Mode::empty()).step("open the device tree")?;
     let nothing = rustix::fs::open("/nothing", open, Mode::empty()).step("open the empty directory")?;
+    let stills = rustix::fs::open("/stills", open, Mode::empty()).step("open the stills")?;
     let proc = new_proc(privilege)?;
 
     let pictures = rustix::fs::open("/pictures", open, Mode::empty()).step("open the pictures")?;
@@ -250,7 +256,7 @@ pub fn enter(launch: &Launch, passed: &Incoming, overlays: &[OwnedFd], privilege
         attach(mount.as_fd(), root.as_fd(), &overlay.target)?;
     }
     mount_devices(launch, root.as_fd(), devices.as_fd())?;
-    mount_proc(proc.as_fd(), root.as_fd(), nothing.as_fd())?;
+    mount_proc(proc.as_fd(), root.as_fd(), nothing.as_fd(), stills.as_fd())?;
     if let Some(slot) = launch.memory_info {
         attach(passed.get(slot)?, root.as_fd(), "proc/meminfo")?;
     }
@@ -294,10 +300,20 @@ fn new_proc(privilege: Privilege) -> Result<OwnedFd, Refused> {
 
 /// Once `/proc` and `/dev` are there, what lies at a path below them is the kernel's or ours, never the sandbox's: old-style
 /// calls by path do then, one for each cover instead of five.
-fn mount_proc(proc: BorrowedFd<'_>, root: BorrowedFd<'_>, nothing: BorrowedFd<'_>) -> Result<(), Refused> {
+fn mount_proc(
+    proc: BorrowedFd<'_>,
+    root: BorrowedFd<'_>,
+    nothing: BorrowedFd<'_>,
+    stills: BorrowedFd<'_>,
+) -> Result<(), Refused> {
     attach(proc, root, "proc")?;
     for target in MASKED_FILES {
         where_present(rustix::mount::mount_bind("/dev/null", target), "cover", target)?;
+    }
+    for name in stills::NAMES {
+        // The stills lie beneath the new root, where no path leads; their mount is read-only, and so is what is made of it.
+        let (still, target) = (format!("/proc/self/fd/{}/{name}", stills.as_raw_fd()), format!("/proc/{name}"));
+        where_present(rustix::mount::mount_bind(still, &target), "cover", &target)?;
     }
     for target in READ_ONLY {
         if where_present(rustix::mount::mount_bind(target, target), "copy", target)? {

@@ -68,6 +68,37 @@ fn memory_and_processors_are_seen_as_limited() {
 }
 
 #[test]
+fn programs_that_look_at_the_machine_find_one() {
+    let house = House::open();
+    let mut spec = house.spec();
+    spec.limits = Limits { cpus: 1.0, memory: 300 << 20, ..spec.limits };
+    let id = house.engine.launch(&spec).unwrap().id;
+    let uptime = house.output(&id, "uptime");
+    assert!(uptime.contains("load average: 0.00, 0.00, 0.00"), "{uptime}");
+    let top = house.output(&id, "TERM=dumb top -b -n 2 -d 0.1");
+    assert!(top.contains("cove-gu") && top.contains("300.0 total"), "{top}");
+    assert!(house.output(&id, "free -m").contains("300"));
+    assert_eq!(house.output(&id, "vmstat | wc -l"), "3");
+    let ages = house.output(&id, "ps -eo etimes=");
+    assert!(ages.lines().all(|age| age.trim().parse::<u64>().is_ok_and(|seconds| seconds < 600)), "{ages}");
+    let processors = "grep -c ^processor /proc/cpuinfo; grep -c '^cpu[0-9]' /proc/stat";
+    let counts = house.output(&id, processors);
+    assert!(counts.split_once('\n').is_some_and(|(info, stat)| info == stat), "{counts}");
+    house.engine.destroy(&id).unwrap();
+    house.assert_empty();
+}
+
+#[test]
+fn syncing_one_file_works_and_syncing_the_host_is_only_said_to() {
+    let house = House::open();
+    let id = house.launch();
+    let script = "echo kept > file && sync && sync -f file && sync file && sync -d file && cat file";
+    assert_eq!(house.output(&id, script), "kept");
+    house.engine.destroy(&id).unwrap();
+    house.assert_empty();
+}
+
+#[test]
 fn a_paused_sandbox_does_not_answer_until_it_is_resumed() {
     let house = House::open();
     let id = house.launch();

@@ -24,6 +24,9 @@ const fn attempt(name: &'static str, number: libc::c_long, arguments: [libc::c_l
 /// libc does not name it for musl on aarch64.
 const KEXEC_FILE_LOAD: libc::c_long = if cfg!(target_arch = "aarch64") { 294 } else { 320 };
 
+/// Writes out a file system, if it gets to the kernel: there the descriptor is found to be none.
+pub const FLUSH: Attempt = attempt("syncfs", libc::SYS_syncfs, [NO_FD, 0, 0, 0, 0]);
+
 /// What must be refused whoever asks: sandbox root too.
 pub const FORBIDDEN: &[Attempt] = &[
     attempt("bpf", libc::SYS_bpf, [0, NOWHERE, 0, 0, 0]),

@@ -87,6 +87,10 @@ probes! {
     cannot_read_kernel_memory
     cannot_read_kernel_addresses
     cannot_read_host_tables_in_proc
+    cannot_see_the_hosts_load
+    cannot_see_the_hosts_paging
+    cannot_see_the_hosts_pressure
+    cannot_flush_the_hosts_disks
     cannot_write_sys
     cannot_write_cgroup_files
     cannot_set_a_release_agent

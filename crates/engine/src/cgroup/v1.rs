@@ -69,7 +69,8 @@ impl Tree {
         };
         // cgroup.kill came with Linux 5.14, cgroup.freeze with 5.2.
         let unified = wanted("unified", layout.v2.as_ref(), &|base| {
-            base.join("cgroup.kill").exists() && base.join("cgroup.freeze").exists()
+            let entered = crate::privilege::is_host_root() || layout.v2.as_ref().is_some_and(|v2| may_enter(v2, base));
+            entered && base.join("cgroup.kill").exists() && base.join("cgroup.freeze").exists()
         });
         let of_v1 =
             |controller: &str, useful: &dyn Fn(&Path) -> bool| wanted(controller, layout.v1.get(controller), useful);
@@ -494,6 +495,14 @@ fn base(controller: &str, mounted: &Mounted, realm: &str) -> Result<PathBuf, Abs
             "run as root, or have root make {realm} there and in the other trees and hand it over with chown -R"
         ),
     })
+}
+
+/// Whether a process of ours may be born in a v2 group: the kernel asks for the right to move processes in the nearest group that is
+/// above both it and us (`cgroup_attach_permissions`), other than in v1.
+fn may_enter(mounted: &Mounted, group: &Path) -> bool {
+    let Some(own) = mounted.own.as_ref().map(|own| mounted.at.join(own)) else { return false };
+    let above: PathBuf = own.components().zip(group.components()).take_while(|(a, b)| a == b).map(|(a, _)| a).collect();
+    file::is_writable(&above.join("cgroup.procs"))
 }
 
 fn make_directory(path: &Path) -> Result<(), Error> {

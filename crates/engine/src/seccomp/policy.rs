@@ -19,6 +19,8 @@ pub enum Verdict {
     Refuse,
     /// ENOSYS: as if the kernel did not have it.
     Absent,
+    /// Answered with success, and not done.
+    Pretend,
     /// Allowed if one of the alternatives holds, else answered with the error.
     When(Vec<Alternative>, u16),
     /// Answered with the error if one of the alternatives holds, else allowed.
@@ -79,6 +81,7 @@ fn parse(policy: &str, numbers: &str) -> Result<Policy, String> {
             "allow" => Verdict::Allow,
             "refuse" => Verdict::Refuse,
             "absent" => Verdict::Absent,
+            "pretend" => Verdict::Pretend,
             "when" | "unless" => {
                 let (name, conditions) = rest.split_once(' ').ok_or_else(|| format!("no condition: {line}"))?;
                 let (conditions, error) = match conditions.split_once(" else ") {

@@ -25,6 +25,8 @@ const ALLOW: u32 = 0x7fff_0000;
 const KILL_PROCESS: u32 = 0x8000_0000;
 const ERRNO: u32 = 0x0005_0000;
 const EPERM: u32 = ERRNO | 1;
+/// An error of 0 is none: the caller gets 0, and the kernel does nothing.
+const SUCCESS: u32 = ERRNO;
 const ENOSYS: u32 = ERRNO | 38;
 
 /// Numbers from here on are x32's on x86_64, and nothing elsewhere.
@@ -94,6 +96,7 @@ fn decide(verdict: &Verdict) -> Vec<Instruction> {
         Verdict::Allow => vec![give(ALLOW)],
         Verdict::Refuse => vec![give(EPERM)],
         Verdict::Absent => vec![give(ENOSYS)],
+        Verdict::Pretend => vec![give(SUCCESS)],
         Verdict::When(alternatives, error) => choose(alternatives, ALLOW, ERRNO | u32::from(*error)),
         Verdict::Unless(alternatives, error) => choose(alternatives, ERRNO | u32::from(*error), ALLOW),
     }
@@ -174,6 +177,7 @@ mod tests {
                 Some(Verdict::Allow) => ALLOW,
                 Some(Verdict::Refuse) => EPERM,
                 Some(Verdict::Absent) | None => ENOSYS,
+                Some(Verdict::Pretend) => SUCCESS,
                 Some(Verdict::When(..) | Verdict::Unless(..)) => continue,
             };
             assert_eq!(run(&program, number, ARCHITECTURE, [0; 6]), expected, "system call {number}");

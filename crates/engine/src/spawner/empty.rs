@@ -5,6 +5,7 @@
 //!   /        tmpfs, read-only, no file in it
 //!   ├─ layers/0 … 63   where layers are attached while an overlay is put together (in a namespace that is thrown away)
 //!   ├─ nothing         covers what /proc shall not show
+//!   ├─ stills          what /proc shows in place of the host's, the same for all
 //!   ├─ pictures        a tmpfs for files that /proc shows in place of the host's; each has its name for a moment only
 //!   ├─ proc            as an ordinary user: the host's, until the sandbox has its own (see `root::new_proc`)
 //!   └─ dev             the devices a sandbox sees, one tree for all: null zero full random urandom tty
@@ -22,6 +23,7 @@ use cove_sys::namespace;
 
 use crate::privilege::Privilege;
 use crate::refused::{Refused, Step};
+use crate::stills;
 
 /// Layers that can be attached side by side, for kernels before 6.13 that want them by path.
 pub const LAYER_PLACES: usize = 64;
@@ -46,11 +48,16 @@ pub fn move_in(privilege: Privilege) -> Result<(), Refused> {
 
     let root = tmpfs("755", MountAttrFlags::MOUNT_ATTR_NOEXEC)?;
     let directory = Mode::from_raw_mode(0o755);
-    for name in ["layers", "nothing", "pictures", "dev", "proc"] {
+    for name in ["layers", "nothing", "stills", "pictures", "dev", "proc"] {
         rustix::fs::mkdirat(&root, name, directory).step("make the empty root")?;
     }
     for place in 0..LAYER_PLACES {
         rustix::fs::mkdirat(&root, format!("layers/{place}"), directory).step("make the empty root")?;
+    }
+    for (name, text) in stills::all() {
+        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&root, format!("stills/{name}"), flags, Mode::from_raw_mode(0o444));
+        file.and_then(|file| rustix::io::write(&file, text.as_bytes())).step("make a picture for /proc")?;
     }
     let (devices, borrowed) = match privilege {
         Privilege::Root => (device_tree(make_device)?, Vec::new()),

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 
-use cove_sys::attack::{self, Attempt, FORBIDDEN};
+use cove_sys::attack::{self, Attempt, FLUSH, FORBIDDEN};
 
 use crate::{Canaries, Outcome, Probe, each, held, must_fail, not_applicable, not_held};
 
@@ -123,6 +123,26 @@ pub const PROBES: &[Probe] = &[
     Probe { name: "cannot_read_kernel_memory", meaning: "all secrets of the host", run: kernel_memory },
     Probe { name: "cannot_read_kernel_addresses", meaning: "the map for a kernel exploit", run: kernel_addresses },
     Probe { name: "cannot_read_host_tables_in_proc", meaning: "what the host runs on", run: host_tables },
+    Probe {
+        name: "cannot_see_the_hosts_load",
+        meaning: "when the neighbours work, and how much",
+        run: |_| stands_still(&["/proc/stat", "/proc/loadavg"]),
+    },
+    Probe {
+        name: "cannot_see_the_hosts_paging",
+        meaning: "what the neighbours' memory does, page by page",
+        run: |_| each([stands_still(&["/proc/vmstat"]), has_bytes("/proc/zoneinfo"), has_bytes("/proc/buddyinfo")]),
+    },
+    Probe {
+        name: "cannot_see_the_hosts_pressure",
+        meaning: "for what the host is waiting",
+        run: |_| each([hidden("/proc/pressure"), has_bytes("/proc/softirqs"), has_bytes("/proc/schedstat")]),
+    },
+    Probe {
+        name: "cannot_flush_the_hosts_disks",
+        meaning: "everybody waits until all of the host's files are written",
+        run: flush,
+    },
     Probe { name: "cannot_write_sys", meaning: "devices and drivers of the host", run: write_sys },
     Probe { name: "cannot_write_cgroup_files", meaning: "its own limits lifted", run: cgroup_files },
     Probe {
@@ -286,6 +306,34 @@ fn host_tables(_: &Canaries) -> Outcome {
         .into_iter()
         .chain([hidden("/proc/acpi"), hidden("/proc/scsi")]),
     )
+}
+
+/// A file that tells of the host changes while we work; a picture does not.
+fn stands_still(paths: &[&str]) -> Outcome {
+    each(paths.iter().map(|path| {
+        let Ok(before) = fs::read(path) else { return held(format!("{path} cannot be read")) };
+        // The kernel counts in hundredths of a second, and the load every five seconds: its running processes at once.
+        let end = std::time::Instant::now() + std::time::Duration::from_millis(300);
+        while std::time::Instant::now() < end {
+            // Memory that is taken and given back, for those who count pages.
+            std::hint::black_box(vec![1u8; 1 << 20]);
+            if fs::read(path).is_ok_and(|now| now != before) {
+                return not_held(format!("{path} changes"));
+            }
+        }
+        if fs::metadata(path).is_ok_and(|file| file.len() == 0) {
+            // Files of procfs have no size.
+            return not_held(format!("{path} is the kernel's own"));
+        }
+        held(format!("{path} stands still"))
+    }))
+}
+
+fn flush(_: &Canaries) -> Outcome {
+    match FLUSH.make() {
+        Ok(0) => held("syncfs: answered without being done"),
+        result => judge(&FLUSH, result),
+    }
 }
 
 fn hidden(path: &str) -> Outcome {
