@@ -1,5 +1,7 @@
 //! Sandboxes that sleep long: their files as one tar, packed with zstd, in the object store; nothing on the machine.
 
+mod drafts;
+
 use std::path::Path;
 use std::sync::Arc;
 

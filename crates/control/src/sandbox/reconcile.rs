@@ -37,6 +37,7 @@ pub struct Reconciled {
 
 impl App {
     pub async fn reconcile(&self) -> Result<Reconciled, Error> {
+        self.remove_drafts().await?;
         // First the store, then the providers: what is made in between is seen but not missed.
         let known = self.store().sandboxes_of_server(self.server()).await?;
         let mut seen: HashMap<String, HashMap<SandboxId, Sighting>> = HashMap::new();
