@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use cove_testkit::ordinary::{self, Ids, OrdinaryUser};
@@ -115,6 +117,80 @@ fn what_belongs_to_others_stays_closed() {
 }
 
 #[test]
+fn memory_holds_where_root_handed_control_groups_over() {
+    let user = OrdinaryUser::new();
+    let refused = user.cove(["run", "--memory", "64M", "--", "true"]).finish();
+    assert_ne!(refused.code, 0, "nothing was handed over yet");
+    let realm = std::fs::read_to_string(user.place.data().join("run/realm")).unwrap();
+    if !Path::new("/sys/fs/cgroup/memory/tasks").exists() {
+        return eprintln!("skipped: no control groups of the first version");
+    }
+    assert!(refused.stderr.contains("chown -R") && refused.stderr.contains(realm.trim()), "{}", refused.stderr);
+    let trees = ["memory", "cpu", "pids", "cpuset", "freezer", "cpuacct", "unified"];
+    let handed = trees.map(|tree| Path::new("/sys/fs/cgroup").join(tree)).into_iter().filter(|tree| tree.exists());
+    let handed: Vec<_> = handed.map(|tree| tree.join(realm.trim())).collect();
+    for directory in &handed {
+        std::fs::create_dir(directory).unwrap();
+        let owner = format!("{0}:{0}", user.uid);
+        assert!(Command::new("chown").args(["-R", &owner]).arg(directory).status().unwrap().success());
+    }
+    let eat = ["run", "--memory", "64M", "--cpus", "0.5", "--", "python3", "-c", "b = bytearray(300 << 20)"];
+    let finished = user.cove(eat).finish();
+    let plain = user.cove(["run", "--memory", "64M", "--", "grep", "MemTotal", "/proc/meminfo"]).finish();
+    for directory in &handed {
+        // What the program itself could not take away from root's directories.
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir())
+        {
+            let _ = std::fs::remove_dir(entry.path());
+        }
+        let _ = std::fs::remove_dir(directory);
+    }
+    assert!(finished.code == 137 && finished.stderr.contains("out of memory"), "{finished:?}");
+    assert!(plain.expect_success().stdout.contains("65536 kB"));
+    assert!(handed.iter().all(|directory| !directory.exists()));
+}
+
+/// A host with v2 alone, and a subtree of it that was delegated without controllers: sandboxes are born in groups there.
+#[test]
+fn a_delegated_v2_subtree_is_used_also_without_controllers() {
+    let user = OrdinaryUser::new();
+    let unit = Path::new("/sys/fs/cgroup/unified").join(format!("cove-test-unit-{}", user.uid));
+    if std::fs::create_dir(&unit).is_err() {
+        return eprintln!("skipped: no v2 tree without controllers beside v1");
+    }
+    assert!(Command::new("chown").args(["-R", &format!("{0}:{0}", user.uid)]).arg(&unit).status().unwrap().success());
+    let enter = format!(
+        "for tree in /sys/fs/cgroup/*/tasks; do umount \"${{tree%/tasks}}\"; done; echo 0 > {}/cgroup.procs; exec \"$@\"",
+        unit.display()
+    );
+    let words = ["unshare", "--mount", "sh", "-ec", &enter, "sh"].map(OsString::from).into_iter();
+    let words: Vec<OsString> = words.chain(user.words()).chain([user.program().into()]).collect();
+    let cove = || Cove::by(&words, &user.place.data()).env("COVE_QUIET", "1");
+    let script = "until [ -e /tmp/never ] || [ $((i += 1)) -gt 40 ]; do sleep 0.1; done; echo here";
+    let (ended, seen) = std::thread::scope(|scope| {
+        let run = scope.spawn(|| cove().args(["run", "--", "sh", "-c", script]).finish());
+        let mut seen = 0;
+        while !run.is_finished() {
+            // unit/realm/sandbox
+            let below = |path: &Path| -> Vec<_> {
+                std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+            };
+            let groups = below(&unit).into_iter().flat_map(|realm| below(&realm));
+            let counts = groups.map(|group| std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default());
+            seen = counts.map(|pids| pids.lines().count()).max().unwrap_or(0).max(seen);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        (run.join().unwrap(), seen)
+    });
+    let refused = cove().args(["run", "--memory", "64M", "--", "true"]).finish();
+    let removed = std::fs::remove_dir(&unit);
+    assert_eq!(ended.expect_success().stdout, "here\n");
+    assert!(seen >= 2, "the guest and its command were in a group of the subtree, {seen} at most");
+    assert!(refused.code != 0 && refused.stderr.contains("memory controller was not delegated"), "{}", refused.stderr);
+    removed.expect("nothing is left in it");
+}
+
+#[test]
 fn a_terminal_works() {
     let user = OrdinaryUser::new();
     let mut terminal = user.terminal(["run", "-it", "--", "bash", "--norc"]);
@@ -214,6 +290,22 @@ fn a_server_keeps_its_sandboxes_over_stop_start_and_its_own_death() {
     server.cove(["rm", "box"]).finish().expect_success();
     let mode = server.data().metadata().unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
+}
+
+#[test]
+fn a_running_sandbox_has_its_network_again_when_the_server_comes_back() {
+    let mut server = ordinary::serve();
+    server.request("POST", "/api/sandboxes", Some(&json!({"name": "box"}))).expect_status(201);
+    // Taken by the proxy's listener inside, and let go of, because nobody may go there; without one the kernel refuses.
+    let dial = "import socket\ntry: socket.create_connection(('169.254.169.254', 80), 10)\n\
+        except ConnectionResetError: pass\nprint('taken')";
+    let said = |server: &cove_testkit::TestServer| server.cove(["exec", "box", "--", "python3", "-c", dial]).finish();
+    assert_eq!(said(&server).expect_success().stdout, "taken\n");
+    for _ in 0..2 {
+        server.restart();
+        assert_eq!(said(&server).expect_success().stdout, "taken\n");
+    }
+    server.cove(["rm", "box"]).finish().expect_success();
 }
 
 #[test]
