@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use super::report::{Plot, PlotKind, Series, figure};
 
 const WIDTH: f64 = 760.0;
-const COLOURS: usize = 8;
+/// Grey, which is everybody else's where dots are plotted, comes last.
+const COLOURS: [usize; 8] = [0, 2, 3, 4, 5, 6, 7, 1];
 
 pub fn svg(plot: &Plot) -> String {
     match plot.kind {
@@ -89,7 +90,7 @@ fn lines(plot: &Plot) -> String {
     }
     let mut ends: Vec<(f64, usize, &Series)> = Vec::new();
     for (number, series) in plot.series.iter().enumerate() {
-        let colour = number % COLOURS;
+        let colour = COLOURS[number % COLOURS.len()];
         let path: Vec<_> =
             series.points.iter().map(|(x, y)| format!("{:.1},{:.1}", across.at(*x), up.at(*y))).collect();
         let _ = write!(svg, r#"<polyline class="line c{colour}" points="{}"/>"#, path.join(" "));
@@ -174,8 +175,10 @@ impl Axis {
     }
 }
 
+/// Without the digits that only computers see.
 fn plain(value: f64) -> String {
-    if value >= 1.0 || value == 0.0 { format!("{value:.0}") } else { format!("{value}") }
+    let text = format!("{value:.6}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 pub fn escape(text: &str) -> String {
@@ -191,6 +194,9 @@ mod tests {
         let axis = Axis::from_zero([3.0, 47.0].into_iter(), 0.0, 100.0).unwrap();
         assert_eq!((axis.at(0.0), axis.at(50.0)), (0.0, 100.0));
         assert_eq!(axis.ticks.last().unwrap().1, "50");
+        let labels = |most: f64| Axis::from_zero([most].into_iter(), 0.0, 1.0).unwrap().ticks;
+        let labels: Vec<_> = labels(2.0).into_iter().map(|tick| tick.1).collect();
+        assert_eq!(labels, ["0", "0.5", "1", "1.5", "2"]);
         let axis = Axis::logarithmic([1.0, 100.0].into_iter(), 0.0, 100.0).unwrap();
         assert!((axis.at(10.0) - 50.0).abs() < 0.1);
         assert!(Axis::from_zero(std::iter::empty(), 0.0, 1.0).is_none());

@@ -11,6 +11,9 @@ use crate::measure::report::{Report, Series, Suite, Unit, VERSION};
 use crate::measure::summary::Summary;
 use crate::quantity::show_duration;
 
+/// A course in time needs some.
+const FEWEST_SECONDS: usize = 5;
+
 pub fn make(users: u32, think: Duration, tally: &Tally, whom: &str) -> Report {
     let mut suite = suite(tally, users, think);
     suite.name = "load".into();
@@ -54,16 +57,20 @@ pub fn suite(tally: &Tally, users: u32, think: Duration) -> Suite {
         samples.push((step.name().to_owned(), record.milliseconds));
     }
     suite.distribution("How long each step took", &samples);
-    suite.lines("Steps done", "seconds", "per second", vec![rate(tally)]);
+    let rate = rate(tally);
+    if rate.points.len() >= FEWEST_SECONDS {
+        suite.lines("Steps done", "seconds", "per second", vec![rate]);
+    }
     suite
 }
 
+/// In each whole second; what was done after the last of them is in no point.
 fn rate(tally: &Tally) -> Series {
-    let seconds = tally.seconds().ceil() as usize;
-    let mut counts = vec![0u32; seconds.max(1)];
+    let mut counts = vec![0u32; tally.seconds() as usize];
     for at in tally.done_at() {
-        let last = counts.len() - 1;
-        counts[(at as usize).min(last)] += 1;
+        if let Some(count) = counts.get_mut(at as usize) {
+            *count += 1;
+        }
     }
     let points = counts.iter().enumerate().map(|(second, count)| (second as f64, f64::from(*count)));
     Series { name: "steps".into(), points: points.collect() }

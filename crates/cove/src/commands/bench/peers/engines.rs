@@ -106,7 +106,7 @@ fn docker(skeleton: &Path) -> Result<ContainerEngine, String> {
         said(&line, Stdio::null())
     };
     ask(&["info", "--format", "{{.ServerVersion}}"])
-        .map_err(|_| "no daemon runs (none is started for this)".to_owned())?;
+        .map_err(|_| "no daemon runs; `make bench` starts one for the measurement".to_owned())?;
     let image = format!("cove-bench-{}", std::process::id());
     let archive =
         std::process::Command::new("tar").arg("-C").arg(skeleton).args(["-c", "."]).stdin(Stdio::null()).output();

@@ -120,13 +120,13 @@ fn tell(suite: &mut Suite, looks: &[Look], seconds: f64) {
         points: looks.iter().map(|look| (f64::from(look.count), take(look).max(0.0))).collect(),
     };
     suite.lines(
-        "Memory against idle sandboxes",
+        "Memory that came with idle sandboxes",
         "sandboxes",
         "MiB",
         vec![
             line("all in", &|look| look.machine - first.machine),
-            line("guests", &|look| look.guests),
-            line("server", &|look| look.server),
+            line("guests", &|look| look.guests - first.guests),
+            line("server", &|look| look.server - first.server),
         ],
     );
 }
