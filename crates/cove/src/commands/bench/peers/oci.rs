@@ -95,11 +95,27 @@ impl Runtime {
     /// Ends whatever is on record.
     pub fn clear(&self, ground: Ground) {
         let entries = fs::read_dir(&self.state).into_iter().flatten().flatten();
-        for id in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
+        for name in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
             let mut line = self.line();
-            line.extend(["delete".to_owned(), "--force".into(), id]);
+            line.extend(["delete".to_owned(), "--force".into(), id_of(&name).to_owned()]);
             // What is no record of a container is refused, and nothing is lost by it.
             drop(run_to_end(&line, ground));
         }
+    }
+}
+
+/// Records bear the id as their name; runsc's are files, and name the sandbox after it.
+fn id_of(record: &str) -> &str {
+    record.split_once("_sandbox:").map_or(record, |(id, _)| id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_container_of_a_record_is_found_by_its_name() {
+        assert_eq!(id_of("cove-bench-1-2"), "cove-bench-1-2");
+        assert_eq!(id_of("cove-bench-1-2_sandbox:cove-bench-1-2.state"), "cove-bench-1-2");
     }
 }
