@@ -1,6 +1,7 @@
 """Code that keeps its variables."""
 
 import pytest
+from conftest import built_templates, needs_newest_sdk
 
 
 def test_variables_stay(sandbox):
@@ -43,3 +44,29 @@ def test_output_comes_as_it_is_made(sandbox):
     code = "import time\nfor i in range(3):\n    print(i, flush=True)\n    time.sleep(0.05)"
     sandbox.code_interpreter.run_code(code, on_stdout=lambda message: seen.append(message.output))
     assert "".join(seen) == "0\n1\n2\n"
+
+
+@needs_newest_sdk
+@pytest.mark.skipif(built_templates() is None, reason="the template code-interpreter is not built: tests/e2b/run.sh builds it")
+def test_figures_that_a_program_shows_come_as_charts(daytona):
+    from daytona import CreateSandboxFromSnapshotParams
+
+    sandbox = daytona.create(CreateSandboxFromSnapshotParams(snapshot="code-interpreter"))
+    try:
+        code = (
+            "import sys, datetime\nimport matplotlib.pyplot as plt\nprint('before', end=' ')\n"
+            "plt.bar(['a', 'b'], [1, 2.5])\nplt.title('T')\nplt.show()\n"
+            "left, right = plt.subplots(1, 2)[1]\nleft.plot([datetime.date(2026, 1, 1), datetime.date(2026, 1, 2)], [3, 4])\nright.scatter([1], [2])\n"
+            "plt.show()\nprint('after')\n"
+        )
+        done = sandbox.process.code_run(code)
+        assert (done.exit_code, done.result) == (0, "before after\n"), done.result
+        bars, both = done.artifacts.charts
+        assert (bars.type.value, bars.title) == ("bar", "T") and bars.png.startswith("iVBOR")
+        assert [(element.label, float(element.value)) for element in bars.elements] == [("a", 1), ("b", 2.5)]
+        assert both.type.value == "composite_chart" and [chart.type.value for chart in both.elements] == ["line", "scatter"]
+        failed = sandbox.process.code_run("import matplotlib\ndef f():\n    raise ValueError('boom')\nf()")
+        assert failed.exit_code == 1 and failed.artifacts.charts == []
+        assert failed.result.splitlines()[1:] == ['  File "<stdin>", line 4, in <module>', '  File "<stdin>", line 3, in f', "ValueError: boom"]
+    finally:
+        daytona.delete(sandbox)

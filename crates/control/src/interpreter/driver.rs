@@ -18,13 +18,16 @@ use crate::guest::{Guest, GuestError, Item, Operation};
 const NODE: &str = include_str!("drivers/node.js");
 const JUPYTER: &str = include_str!("drivers/jupyter.py");
 
+/// Reads the data back out of a figure.
+pub const CHARTS: &str = include_str!("drivers/charts.py");
+
 /// The Python driver and its companions, by the names that it knows them by.
 const PYTHON: [(&str, &str); 5] = [
     ("python", include_str!("drivers/python.py")),
     ("formats", include_str!("drivers/formats.py")),
     ("ipython", include_str!("drivers/ipython.py")),
     ("figures", include_str!("drivers/figures.py")),
-    ("charts", include_str!("drivers/charts.py")),
+    ("charts", CHARTS),
 ];
 const ZYGOTE: &str = include_str!("drivers/zygote.py");
 
@@ -220,7 +223,7 @@ fn command(language: &Language) -> (Vec<String>, Option<Vec<u8>>) {
 }
 
 /// Sources by name: one line with names and sizes, then all of them.
-fn sources<'a>(parts: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<u8> {
+pub fn sources<'a>(parts: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<u8> {
     let (mut head, mut texts) = (Vec::new(), String::new());
     for (name, text) in parts {
         head.push(format!("{name}:{}", text.len()));

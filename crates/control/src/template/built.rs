@@ -1,7 +1,7 @@
 //! Templates that were built on this machine: a note in `templates/`, layers beside it in `layers/`.
 //!
 //! The note is read whenever a template is asked for, so a build is there for the next sandbox without a restart, and
-//! sandboxes that stand on an earlier build keep its layers.
+//! sandboxes that stand on an earlier build keep its layers ([`super::unused`] removes them with the last).
 
 use std::collections::BTreeMap;
 use std::fs;

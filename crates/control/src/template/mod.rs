@@ -5,6 +5,7 @@
 //! from the first minute.
 
 mod built;
+mod unused;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,6 +14,7 @@ use cove_engine::spec::{Limits, Root};
 use serde::{Deserialize, Serialize};
 
 pub use self::built::{Built, CODE_INTERPRETER, ROOM, Unusable, layers_of};
+pub use self::unused::{Held, hold};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Template {

@@ -129,6 +129,18 @@ async fn a_pool_member_is_taken_once(store: &Store) {
     assert!(store.sandbox("o", member.id.as_str()).await.unwrap().is_some());
 }
 
+async fn what_a_sandbox_stands_on_is_mentioned_until_it_is_gone(store: &Store) {
+    let layer = "c".repeat(64);
+    let root = cove_engine::spec::Root::BaseWith(vec![format!("/data/layers/{layer}/usr").into()]);
+    let mut standing = Sandbox { root, state: State::Archived, ..sandbox(None, 31) };
+    assert!(!store.is_mentioned_by_sandboxes(&layer).await.unwrap());
+    store.insert_sandbox(&standing, None).await.unwrap();
+    assert!(store.is_mentioned_by_sandboxes(&layer).await.unwrap());
+    standing.state = State::Destroyed;
+    assert_eq!(store.update_sandbox(&mut standing, None).await.unwrap(), Written::Done);
+    assert!(!store.is_mentioned_by_sandboxes(&layer).await.unwrap());
+}
+
 async fn a_job_is_done_by_one_worker_and_found_again_when_it_dies(store: &Store) {
     let job = NewJob {
         kind: "k".into(),
@@ -215,6 +227,7 @@ async fn whole_contract(store: &Store) {
     the_same_idempotency_key_leads_to_the_first(store).await;
     lists_are_filtered_and_go_on_where_they_stopped(store).await;
     a_pool_member_is_taken_once(store).await;
+    what_a_sandbox_stands_on_is_mentioned_until_it_is_gone(store).await;
     a_job_is_done_by_one_worker_and_found_again_when_it_dies(store).await;
     events_come_in_order_and_from_any_number_on(store).await;
     use_is_kept_in_spans(store).await;

@@ -91,6 +91,13 @@ impl Store {
         row.as_ref().map(read).transpose()
     }
 
+    /// Whether a word stands in what is written of any sandbox that is not gone for good: more than those that mean it, never fewer.
+    pub async fn is_mentioned_by_sandboxes(&self, word: &str) -> Result<bool, Error> {
+        const SQL: &str = "SELECT id FROM sandboxes WHERE state <> 'destroyed' AND body LIKE $1 LIMIT 1";
+        let row = sqlx::query(SQL).bind(format!("%{word}%")).fetch_optional(&self.reads).await?;
+        Ok(row.is_some())
+    }
+
     /// By id first, then by name; another organisation's is not there.
     pub async fn sandbox(&self, organisation: &str, id_or_name: &str) -> Result<Option<Sandbox>, Error> {
         if let Ok(id) = id_or_name.parse::<SandboxId>() {

@@ -32,6 +32,9 @@ use crate::terminal;
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     let (command, input) = (command(arguments)?, input(arguments)?);
     let sandbox = sandbox::spec(arguments)?;
+    // No store knows of this sandbox: a server that tidies up must not take its layers away.
+    let _held = cove_control::template::hold(&sandbox.root)
+        .map_err(|error| Complaint::failed(format!("the template's layers: {error}")).hint("try again"))?;
 
     // From here on no signal ends us between making a sandbox and removing it.
     let signals = Signals::block(&SIGNALS.map(|signal| signal.as_raw()))

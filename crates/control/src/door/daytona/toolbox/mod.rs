@@ -8,6 +8,7 @@
 //! * [`files`], [`upload`], [`download`] · [`process`]: execute and code-run · [`session`] · [`terminal`]
 //! * [`interpreter`] · [`git`] · [`system`]: home, work directory, ports, measurements
 
+mod charts;
 mod download;
 mod files;
 mod git;

@@ -10,6 +10,7 @@ use cove_protocol::{Failure, FailureKind, Reply, Request};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::charts::Mark;
 use super::{Machine, output};
 use crate::door::daytona::body::Lenient;
 use crate::door::daytona::problem::{Answer, Problem};
@@ -143,8 +144,16 @@ async fn run_code(Extension(machine): Extension<Machine>, Lenient(body): Lenient
         },
         _ => body.code,
     };
+    let mark = Mark::wanted(language, &code);
+    let marked: Vec<&str>;
     let script: &[&str] = match language {
-        "python" => &[MERGED, "sh", "python3", "-u", "-"],
+        "python" => match &mark {
+            Some(mark) => {
+                marked = [MERGED, "sh", "python3"].into_iter().chain(mark.words()).collect();
+                &marked
+            }
+            None => &[MERGED, "sh", "python3", "-u", "-"],
+        },
         "typescript" if is_module(&code) => &[MERGED, "sh", "node", "--input-type=module", "-"],
         "javascript" | "typescript" => &[MERGED, "sh", "node", "-"],
         other => {
@@ -155,8 +164,13 @@ async fn run_code(Extension(machine): Extension<Machine>, Lenient(body): Lenient
     if let Command::Argv(argv) = &mut spec.command {
         argv.extend(body.argv.unwrap_or_default());
     }
-    let (code, result) = run(&machine, spec, code.as_bytes()).await?;
-    Ok(Json(json!({ "exitCode": code, "result": result })))
+    let Some(mark) = mark else {
+        let (code, result) = run(&machine, spec, code.as_bytes()).await?;
+        return Ok(Json(json!({ "exitCode": code, "result": result })));
+    };
+    let (code, output) = run(&machine, spec, &Mark::input(&code)).await?;
+    let (result, charts) = mark.part(&output);
+    Ok(Json(json!({ "exitCode": code, "result": result, "artifacts": { "charts": charts } })))
 }
 
 /// Whether TypeScript that was written with `import` must be run as a module.

@@ -1,0 +1,181 @@
+//! Layers that nothing stands on any more: an earlier build of a template whose last sandbox is gone.
+//!
+//! A layer is removed when no template's note names it, no sandbox in the store does (stopped and archived ones too), and no `cove run`
+//! holds it. A note that was written a moment ago may have been another when a creation read it: then nothing is removed.
+
+use std::collections::HashSet;
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use cove_engine::spec::Root;
+
+use super::built::{Built, layers_of};
+use crate::{App, Error};
+
+/// So long after the last build nothing can still be at work with what a note said before.
+const SETTLED: Duration = Duration::from_secs(600);
+
+/// What is on its way out; a server that died in between finds it again.
+const GOING: &str = "removed-";
+
+/// Held for as long as a sandbox lives that no store knows of: its layers stay.
+#[derive(Debug)]
+pub struct Held {
+    _layers: Vec<File>,
+}
+
+/// Holds the layers of a root.
+pub fn hold(root: &Root) -> io::Result<Held> {
+    let paths = match root {
+        Root::Base => &[],
+        Root::BaseWith(paths) | Root::Layers(paths) => paths.as_slice(),
+    };
+    let held = paths.iter().map(|path| {
+        // Below the directory that bears the layer's name lies what is mounted.
+        let layer = File::open(path.parent().unwrap_or(path))?;
+        layer.lock_shared()?;
+        // It may have gone between the look at the note and the lock.
+        path.metadata()?;
+        Ok(layer)
+    });
+    Ok(Held { _layers: held.collect::<io::Result<_>>()? })
+}
+
+impl App {
+    /// Removes the layers that nothing stands on.
+    pub(crate) async fn remove_unused_layers(&self) -> Result<(), Error> {
+        let data = self.config().data.clone();
+        let trouble = |error: io::Error| Error::internal(format!("look for unused layers: {error}"));
+        for name in unnamed(&data, SystemTime::now()).map_err(trouble)? {
+            if !name.starts_with(GOING) && self.store().is_mentioned_by_sandboxes(&name).await? {
+                continue;
+            }
+            let path = layers_of(&data).join(&name);
+            let removed = tokio::task::spawn_blocking(move || remove(&path)).await;
+            match removed.map_err(|error| Error::internal(error.to_string()))? {
+                Ok(true) => tracing::info!(layer = name, "removed a layer that nothing stands on"),
+                Ok(false) => {}
+                Err(error) => tracing::warn!(layer = name, %error, "remove a layer that nothing stands on"),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Layers that no note names, by the names of their directories. None where that is not sure.
+fn unnamed(data: &Path, now: SystemTime) -> io::Result<Vec<String>> {
+    let layers = layers_of(data);
+    // One that is a link is somebody else's.
+    if !layers.symlink_metadata().is_ok_and(|found| found.is_dir()) {
+        return Ok(Vec::new());
+    }
+    let Some(named) = named(data, now)? else { return Ok(Vec::new()) };
+    let mut unnamed = Vec::new();
+    for entry in fs::read_dir(&layers)? {
+        let entry = entry?;
+        let changed = UNIX_EPOCH + Duration::from_secs(entry.metadata()?.ctime().unsigned_abs());
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let settled = now.duration_since(changed).is_ok_and(|age| age > SETTLED);
+        if name.starts_with(GOING) || settled && is_digest(&name) && !named.contains(&name) {
+            unnamed.push(name);
+        }
+    }
+    Ok(unnamed)
+}
+
+/// The layers that templates are made of; `None` while a build is young, or where a note cannot be read.
+fn named(data: &Path, now: SystemTime) -> io::Result<Option<HashSet<String>>> {
+    let notes = match fs::read_dir(data.join("templates")) {
+        Ok(notes) => notes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut named = HashSet::new();
+    for note in notes {
+        let note = note?;
+        let age = now.duration_since(note.metadata()?.modified()?).unwrap_or_default();
+        let built: Option<Built> = serde_json::from_slice(&fs::read(note.path())?).ok();
+        let Some(built) = built.filter(|_| age > SETTLED) else { return Ok(None) };
+        named.extend(built.layers);
+    }
+    Ok(Some(named))
+}
+
+fn is_digest(name: &str) -> bool {
+    name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// False where somebody holds it.
+fn remove(layer: &Path) -> io::Result<bool> {
+    let lock = File::open(layer)?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(false),
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    let going = going(layer);
+    if going != layer {
+        fs::rename(layer, &going)?;
+    }
+    fs::remove_dir_all(going)?;
+    Ok(true)
+}
+
+/// Its name on the way out: from then on no note that was written again finds half of it.
+fn going(layer: &Path) -> PathBuf {
+    let name = layer.file_name().unwrap_or_default().to_string_lossy();
+    if name.starts_with(GOING) { layer.to_owned() } else { layer.with_file_name(format!("{GOING}{name}")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layer(data: &Path, letter: &str) -> String {
+        let name = letter.repeat(64);
+        fs::create_dir_all(layers_of(data).join(&name).join("usr")).unwrap();
+        name
+    }
+
+    fn build(data: &Path, layer: &str) {
+        let built = Built {
+            layers: vec![layer.into()],
+            python: String::new(),
+            packages: Vec::new(),
+            env: Default::default(),
+            bytes: 0,
+            built_at: String::new(),
+        };
+        built.save(data, "code-interpreter").unwrap();
+    }
+
+    #[test]
+    fn a_layer_that_a_later_build_replaced_is_unnamed_once_the_build_has_settled() {
+        let data = tempfile::tempdir().unwrap();
+        let later = || SystemTime::now() + SETTLED * 2;
+        let (earlier, newer) = (layer(data.path(), "a"), layer(data.path(), "b"));
+        assert!(unnamed(data.path(), later()).unwrap().is_empty(), "without a note nothing is known");
+        build(data.path(), &newer);
+        assert!(
+            unnamed(data.path(), SystemTime::now()).unwrap().is_empty(),
+            "a creation may have read the note before"
+        );
+        assert_eq!(unnamed(data.path(), later()).unwrap(), [earlier]);
+        fs::write(data.path().join("templates/other.json"), "{").unwrap();
+        assert!(unnamed(data.path(), later()).unwrap().is_empty(), "a note that cannot be read may name anything");
+    }
+
+    #[test]
+    fn a_layer_that_is_held_stays() {
+        let data = tempfile::tempdir().unwrap();
+        let path = layers_of(data.path()).join(layer(data.path(), "a"));
+        let held = hold(&Root::BaseWith(vec![path.join("usr")])).unwrap();
+        assert!(!remove(&path).unwrap() && path.exists());
+        drop(held);
+        assert!(remove(&path).unwrap() && !path.exists());
+        assert!(hold(&Root::BaseWith(vec![path.join("usr")])).is_err());
+    }
+}
