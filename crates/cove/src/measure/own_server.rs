@@ -121,10 +121,6 @@ impl OwnServer {
         self.directory.path().join("server.log")
     }
 
-    pub fn directory(&self) -> &Path {
-        self.directory.path()
-    }
-
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(|process| process.0.id())
     }

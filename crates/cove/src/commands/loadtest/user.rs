@@ -11,7 +11,11 @@ use crate::measure::api::{Api, Trouble, lost, text_of};
 
 /// A server may ask for no more patience than this.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
-const PAGE_WITHIN: Duration = Duration::from_secs(30);
+/// Hundreds of web servers that start at once on few processors take their time.
+const PAGE_WITHIN: Duration = Duration::from_secs(120);
+/// People reload less often the longer they wait.
+const RELOAD_AFTER: Duration = Duration::from_millis(50);
+const LONGEST_RELOAD: Duration = Duration::from_secs(2);
 const FILE_SIZE: usize = 64 << 10;
 const PORT: u16 = 8000;
 
@@ -137,14 +141,15 @@ impl User<'_> {
         self.step(Step::Exec, || self.api.call(Method::POST, &exec, Some(serve.clone()))).await?;
         let page = format!("/api/sandboxes/{id}/ports/{PORT}/proxy/");
         let look = || async {
-            let began = Instant::now();
+            let (began, mut pause) = (Instant::now(), RELOAD_AFTER);
             loop {
                 match self.api.call_text(&page).await {
                     Ok(text) if text.contains("Directory listing") => return Ok(()),
                     Ok(text) => return Err(Trouble::Wrong(text)),
                     // Not up yet.
                     Err(Trouble::Refused { status: 502, .. }) if began.elapsed() < PAGE_WITHIN => {
-                        tokio::time::sleep(Duration::from_millis(50)).await;
+                        tokio::time::sleep(pause).await;
+                        pause = (pause * 2).min(LONGEST_RELOAD);
                     }
                     Err(trouble) => return Err(trouble),
                 }
