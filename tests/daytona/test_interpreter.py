@@ -62,9 +62,9 @@ def test_figures_that_a_program_shows_come_as_charts(daytona):
         done = sandbox.process.code_run(code)
         assert (done.exit_code, done.result) == (0, "before after\n"), done.result
         bars, both = done.artifacts.charts
-        assert (bars.type.value, bars.title) == ("bar", "T") and bars.png.startswith("iVBOR")
+        assert (bars.type, bars.title) == ("bar", "T") and bars.png.startswith("iVBOR")
         assert [(element.label, float(element.value)) for element in bars.elements] == [("a", 1), ("b", 2.5)]
-        assert both.type.value == "composite_chart" and [chart.type.value for chart in both.elements] == ["line", "scatter"]
+        assert both.type == "composite_chart" and [chart.type for chart in both.elements] == ["line", "scatter"]
         failed = sandbox.process.code_run("import matplotlib\ndef f():\n    raise ValueError('boom')\nf()")
         assert failed.exit_code == 1 and failed.artifacts.charts == []
         assert failed.result.splitlines()[1:] == ['  File "<stdin>", line 4, in <module>', '  File "<stdin>", line 3, in f', "ValueError: boom"]
