@@ -8,6 +8,7 @@ cd "$(dirname "$0")/../.."
 : "${CARGO_TARGET_DIR:=$COVE_CACHE/target}"
 : "${FUZZ_SECONDS:=5}"
 export CARGO_TARGET_DIR
+scripts/claim
 command -v c++ >/dev/null || { echo 'error: no C++ compiler' >&2; echo 'hint: sudo apt-get install g++' >&2; exit 1; }
 # The workspace's own versions: what both depend on is built once, and is what people run.
 cp Cargo.lock fuzz/Cargo.lock
