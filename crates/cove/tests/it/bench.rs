@@ -56,7 +56,7 @@ fn a_run_is_told_in_every_form_and_leaves_nothing() {
     assert_eq!(std::fs::read_to_string(&again).unwrap(), text);
     opens_in_a_browser(
         &out.join("bench.html"),
-        &["Cove, measured", "Memory against idle sandboxes", "A debug build was measured"],
+        &["Cove, measured", "Memory that came with idle sandboxes", "A debug build was measured"],
     );
 }
 
