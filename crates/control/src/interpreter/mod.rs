@@ -165,14 +165,11 @@ impl Interpreter {
             }
             None => {
                 let context = Context::default_of(&cell.language);
-                match self.attach(guest, Selector::Living(context.tag())).await {
-                    Ok(operation) => (context, operation),
-                    Err(InterpreterError::NoSuchContext(_)) => {
-                        let operation = driver::start(guest, &context).await?;
-                        (context, operation)
-                    }
-                    Err(error) => return Err(error),
-                }
+                let operation = match self.attach_to_default(guest, &context).await {
+                    Err(InterpreterError::NoSuchContext(_)) => driver::start(guest, &context).await?,
+                    attached => attached?,
+                };
+                (context, operation)
             }
         };
         drop(starting);
@@ -205,14 +202,22 @@ impl Interpreter {
         Ok(outcome)
     }
 
+    async fn attach_to_default(&self, guest: &Guest, context: &Context) -> Result<Operation, InterpreterError> {
+        match self.attach(guest, Selector::Living(context.tag())).await {
+            // The guest of a sandbox that an earlier server made knows pids and tags alone.
+            Err(InterpreterError::Guest(GuestError::Failed(failure))) if failure.kind == FailureKind::Unsupported => {
+                let found = context::find(guest, &context.id).await?;
+                self.attach(guest, Selector::Pid(found.pid)).await
+            }
+            attached => attached,
+        }
+    }
+
     async fn attach(&self, guest: &Guest, process: Selector) -> Result<Operation, InterpreterError> {
         match guest.open(&Request::Attach { process, from: None }).await {
             Ok((Reply::Started { .. }, operation)) => Ok(operation),
             Ok((other, _)) => Err(GuestError::Protocol(format!("attach answered {other:?}")).into()),
-            // A guest of an earlier server does not know every way to name a process.
-            Err(GuestError::Failed(failure))
-                if matches!(failure.kind, FailureKind::NotFound | FailureKind::Unsupported) =>
-            {
+            Err(GuestError::Failed(failure)) if failure.kind == FailureKind::NotFound => {
                 Err(InterpreterError::NoSuchContext(failure.message))
             }
             Err(error) => Err(error.into()),
