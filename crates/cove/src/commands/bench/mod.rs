@@ -221,7 +221,7 @@ impl Bench {
             let found = tokio::task::spawn_blocking(move || peers::find(&directory)).await;
             (bench.peers, bench.absent) = found.map_err(|error| Complaint::failed(error.to_string()))?;
         }
-        if wanted.iter().any(|suite| suite.needs_server()) {
+        if !wanted.is_empty() {
             let templates = std::env::var_os("COVE_BENCH_TEMPLATES").map(PathBuf::from);
             match OwnServer::start_with(&bench.program, templates.as_deref()).await {
                 Ok(server) => bench.server = Some(server),

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::super::Bench;
 use super::super::contest::milliseconds;
+use super::SuiteName;
 use crate::complaint::Complaint;
 use crate::measure::memory::{Memory, settle};
 use crate::measure::report::{Series, Suite, Unit, figure};
@@ -28,8 +29,12 @@ struct Look {
     server: f64,
 }
 
-/// The suite `density`, and after it `restart` where that is wanted.
-pub async fn measure(bench: &mut Bench, with_restart: bool) -> Vec<Suite> {
+/// The suites `density` and `restart`, as far as they are wanted; both are about the same sandboxes.
+pub async fn measure(bench: &mut Bench, wanted: &[SuiteName]) -> Vec<Suite> {
+    let wanted = |name| wanted.contains(&name);
+    if !wanted(SuiteName::Density) && !wanted(SuiteName::Restart) {
+        return Vec::new();
+    }
     let alive = bench.effort.alive;
     let mut density = Suite::new(
         "density",
@@ -48,13 +53,16 @@ pub async fn measure(bench: &mut Bench, with_restart: bool) -> Vec<Suite> {
     );
     if bench.server.is_none() {
         bench.note_absent(&mut density);
-        return vec![density];
+        bench.note_absent(&mut restart);
+        return told(wanted, density, restart);
     }
     match fill(bench, alive).await {
         Ok((looks, seconds)) => tell(&mut density, &looks, seconds),
         Err(why) => density.absent("cove", why),
     }
-    if with_restart && let Err(complaint) = kill_and_find(bench, &mut restart).await {
+    if wanted(SuiteName::Restart)
+        && let Err(complaint) = kill_and_find(bench, &mut restart).await
+    {
         restart.absent("cove", complaint.to_string());
     }
     if let Some(server) = &bench.server {
@@ -65,7 +73,12 @@ pub async fn measure(bench: &mut Bench, with_restart: bool) -> Vec<Suite> {
             Err(complaint) => density.absent("their removal", complaint.to_string()),
         }
     }
-    if with_restart { vec![density, restart] } else { vec![density] }
+    told(wanted, density, restart)
+}
+
+fn told(wanted: impl Fn(SuiteName) -> bool, density: Suite, restart: Suite) -> Vec<Suite> {
+    let both = [(SuiteName::Density, density), (SuiteName::Restart, restart)];
+    both.into_iter().filter_map(|(name, suite)| wanted(name).then_some(suite)).collect()
 }
 
 async fn fill(bench: &Bench, alive: u32) -> Result<(Vec<Look>, f64), String> {

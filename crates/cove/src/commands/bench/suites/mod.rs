@@ -52,10 +52,6 @@ impl SuiteName {
     pub fn has_peers(self) -> bool {
         matches!(self, SuiteName::Cold | SuiteName::Exec | SuiteName::Throughput | SuiteName::Tti | SuiteName::Pause)
     }
-
-    pub fn needs_server(self) -> bool {
-        true
-    }
 }
 
 /// All that are wanted. One that cannot be measured is told with its reason.
@@ -63,12 +59,7 @@ pub async fn measure(bench: &mut Bench, wanted: &[SuiteName]) -> Vec<Suite> {
     let mut suites = Vec::new();
     // What a sandbox costs is seen before others have come and gone: the kernel keeps memory of those that ended at hand for the next. Filling
     // is the long part, so both suites use the same sandboxes.
-    let with_restart = wanted.contains(&SuiteName::Restart);
-    let mut of_many = match wanted.contains(&SuiteName::Density) {
-        true => alive::measure(bench, with_restart).await,
-        false if with_restart => alive::measure(bench, true).await.into_iter().skip(1).collect(),
-        false => Vec::new(),
-    };
+    let of_many = alive::measure(bench, wanted).await;
     for name in wanted {
         match name {
             SuiteName::Cold => suites.extend(cold::measure(bench).await),
@@ -83,6 +74,6 @@ pub async fn measure(bench: &mut Bench, wanted: &[SuiteName]) -> Vec<Suite> {
             SuiteName::Density | SuiteName::Restart => {}
         }
     }
-    suites.append(&mut of_many);
+    suites.extend(of_many);
     suites
 }
