@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use cove_engine::kernel;
+
 /// The data directory: what was asked for, else the usual place for this user.
 #[derive(Debug, Clone)]
 pub struct Place {
@@ -40,7 +42,7 @@ impl Place {
         let usual = match files {
             _ if self.asked.is_some() => None,
             Files::OnDisk => None,
-            Files::InMemory if is_root() => Some(in_memory()),
+            Files::InMemory if is_root() => in_memory(),
             Files::InMemory => variable("XDG_RUNTIME_DIR").map(|folder| folder.join("cove")),
         };
         match (usual, files) {
@@ -53,14 +55,17 @@ impl Place {
 }
 
 /// Root's place for what a reboot may take. On most hosts `/run` is in memory; where it lies on a disk, every run would wait
-/// for that disk whenever somebody else writes.
-fn in_memory() -> PathBuf {
-    let usual = PathBuf::from("/run/cove");
-    let (shared, own) = (Path::new("/dev/shm"), Path::new("/dev/shm/cove-run"));
-    if is_tmpfs(Path::new("/run")) || !is_tmpfs(shared) || !is_roots_alone(own) {
-        return usual;
+/// for that disk whenever somebody else writes. The base layer lies there too: where the kernel shows no tmpfs with a sandbox's
+/// ids, it is no place in memory.
+fn in_memory() -> Option<PathBuf> {
+    let (run, shared, own) = (Path::new("/run"), Path::new("/dev/shm"), Path::new("/dev/shm/cove-run"));
+    if !is_tmpfs(run) && !is_tmpfs(shared) {
+        return Some(run.join("cove"));
     }
-    own.to_owned()
+    if !kernel::has(kernel::TMPFS_ID_MAPS) {
+        return None;
+    }
+    Some(if is_tmpfs(run) || !is_roots_alone(own) { run.join("cove") } else { own.to_owned() })
 }
 
 /// Anybody may make directories there, so one that was there before must be root's and nobody else's.

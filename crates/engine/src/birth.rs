@@ -15,8 +15,9 @@ use crate::base;
 use crate::cgroup::Entry;
 use crate::cradle::Nest;
 use crate::error::Error;
-use crate::fence::{self, Inside};
+use crate::fence::Inside;
 use crate::house::Fresh;
+use crate::kernel::{self, COUNTS_BY_NAMESPACE};
 use crate::network::RESOLVER;
 use crate::pool::Identity;
 use crate::privilege::{self, Ids, Privilege};
@@ -162,7 +163,8 @@ impl Birth {
             terminal_group: self.terminal_group(),
             first_user: self.identity.inside.first(),
             groups: if self.privilege == Privilege::User(Ids::Single) { Groups::Kept } else { Groups::Dropped },
-            processes: (self.privilege != Privilege::Root && fence::counts_processes()).then_some(spec.limits.pids),
+            processes: (self.privilege != Privilege::Root && kernel::has(COUNTS_BY_NAMESPACE))
+                .then_some(spec.limits.pids),
             shared_memory: spec.limits.memory / 2,
             memory_info: self.memory_info.as_ref().map(|file| pass(file.as_fd())).transpose()?,
             boot_id: self.boot_id.clone(),
@@ -364,7 +366,10 @@ fn map_ids(mount: &OwnedFd, attributes: Attributes, map: Option<BorrowedFd<'_>>,
 /// EINVAL here has one meaning that people can act on.
 fn explain(refused: Refused) -> Refused {
     if refused.errno == Errno::INVAL.raw_os_error() {
-        let step = format!("{} (its filesystem has no id-mapped mounts: ext4, xfs, btrfs and tmpfs do)", refused.step);
+        let step = format!(
+            "{} (its filesystem has no id-mapped mounts: ext4, xfs and btrfs do, tmpfs since Linux 6.3)",
+            refused.step
+        );
         return Refused { step, ..refused };
     }
     refused

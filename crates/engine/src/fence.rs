@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use cove_sys::clone::SingleThreaded;
 use cove_sys::namespace::{self, Kind};
 
+use crate::kernel::{self, COUNTS_BY_NAMESPACE};
 use crate::refused::{Refused, Step};
 use crate::user_namespace::{CEILING, Pair, RANGE, hear, open_pair, say, sockets, write_beneath};
 
@@ -62,7 +63,7 @@ impl Fence {
         };
         Fence {
             inside,
-            processes: counts_processes().then_some(processes),
+            processes: kernel::has(COUNTS_BY_NAMESPACE).then_some(processes),
             inotify_instances: quarter("instances"),
             inotify_watches: quarter("watches"),
         }
@@ -159,13 +160,6 @@ pub fn bound_processes(most: u32) -> Result<(), Refused> {
     let held = getrlimit(Resource::Nproc).maximum.unwrap_or(u64::MAX);
     let most = Some(u64::from(most).min(held));
     setrlimit(Resource::Nproc, Rlimit { current: most, maximum: most }).step("limit the sandbox's processes")
-}
-
-/// Linux 5.14 moved RLIMIT_NPROC into user namespaces; before, all processes of a user were counted together.
-pub fn counts_processes() -> bool {
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(|text| text.parse().unwrap_or(0_u32));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (5, 14)
 }
 
 fn die_with_parent() -> Result<(), Refused> {

@@ -7,7 +7,7 @@ use std::fmt;
 
 use crate::cgroup::Hierarchy;
 use crate::error::Error;
-use crate::fence;
+use crate::kernel::{self, COUNTS_BY_NAMESPACE};
 use crate::privilege::Privilege;
 use crate::spec::{Limits, Storage};
 
@@ -57,7 +57,7 @@ impl Hold {
         let of_group = [(Limit::Cpus, "cpu"), (Limit::Memory, "memory"), (Limit::Pids, "pids")];
         let of_group = of_group.into_iter().filter_map(|(limit, controller)| {
             let (_, absent) = missing.iter().find(|(name, _)| *name == controller)?;
-            let fenced = limit == Limit::Pids && fence::counts_processes();
+            let fenced = limit == Limit::Pids && kernel::has(COUNTS_BY_NAMESPACE);
             (!fenced).then(|| Unheld { limit, why: absent.reason.clone(), remedy: absent.remedy.clone() })
         });
         let disk = Unheld {

@@ -8,8 +8,9 @@
 //! * [`spawner`]: the small processes that clone, and what is said to them
 //! * `launch`: the order of containment, in one screen
 //! * [`privilege`]: root of the host, or an ordinary user in a user namespace; [`hold`]: which limits hold then
-//! * one file per kernel facility: `root`, `user_namespace`, `fence`, `capability`, `seccomp`, `limits`, [`cgroup`], [`network`],
+//! * one file per kernel facility: `root`, `user_namespace`, `fence`, `capability`, `seccomp`, `limits`, `settings`, [`cgroup`], [`network`],
 //!   [`storage`]
+//! * [`kernel`]: what its release tells
 //! * [`layer`]: trees of files that templates are made of
 //! * `pool`, `reaper`: what is made before a launch and cleared away after its end
 
@@ -22,6 +23,7 @@ pub mod error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod hold;
+pub mod kernel;
 pub mod layer;
 pub mod network;
 pub mod privilege;
@@ -51,6 +53,7 @@ mod reaper;
 mod record;
 mod root;
 mod seccomp;
+mod settings;
 mod user_namespace;
 
 pub use engine::{Config, Departure, Engine, Spawning};

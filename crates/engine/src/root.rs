@@ -166,8 +166,10 @@ fn make_overlay(
 ) -> Result<OwnedFd, Refused> {
     let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).step("open an overlay")?;
     match name_by_descriptor(&context, overlay, passed, storage) {
-        // Linux before 6.13 takes layers by path only.
-        Err(refused) if refused.errno == Errno::INVAL.raw_os_error() => name_by_path(&context, overlay, first_place)?,
+        // Linux before 6.13 takes layers by path only: EOPNOTSUPP up to 6.4, EINVAL since.
+        Err(refused) if [Errno::INVAL, Errno::OPNOTSUPP].map(Errno::raw_os_error).contains(&refused.errno) => {
+            name_by_path(&context, overlay, first_place)?;
+        }
         other => other?,
     }
     // Whiteouts and opaque marks in `user.*`: the mounter is no root of the host.
@@ -289,13 +291,18 @@ fn attach(mount: BorrowedFd<'_>, root: BorrowedFd<'_>, target: &str) -> Result<(
 /// The processes of the new pid namespace. To an ordinary user the kernel shows them only where all of the host's `/proc`
 /// can be seen already (`mount_too_revealing`), so the spawner's place has that as well; here it is taken away.
 fn new_proc(privilege: Privilege) -> Result<OwnedFd, Refused> {
-    let attributes =
-        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    let proc = new_filesystem("proc", &[], attributes)?;
+    let proc = detached_proc()?;
     if let Privilege::User(_) = privilege {
         rustix::mount::unmount("/proc", UnmountFlags::DETACH).step("leave the host's /proc")?;
     }
     Ok(proc)
+}
+
+/// The processes of the caller's pid namespace, at no path.
+pub(crate) fn detached_proc() -> Result<OwnedFd, Refused> {
+    let attributes =
+        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    new_filesystem("proc", &[], attributes)
 }
 
 /// Once `/proc` and `/dev` are there, what lies at a path below them is the kernel's or ours, never the sandbox's: old-style
@@ -356,8 +363,13 @@ fn mount_devices(launch: &Launch, root: BorrowedFd<'_>, devices: BorrowedFd<'_>)
     attach(devices, root, "dev")?;
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let terminal_group = launch.terminal_group.to_string();
-    let terminals = [("ptmxmode", "0666"), ("mode", "0620"), ("gid", terminal_group.as_str()), ("max", TERMINALS)];
-    attach(new_filesystem("devpts", &terminals, attributes)?.as_fd(), root, "dev/pts")?;
+    let terminals = [("ptmxmode", "0666"), ("mode", "0620"), ("max", TERMINALS), ("gid", terminal_group.as_str())];
+    let terminals = new_filesystem("devpts", &terminals, attributes).or_else(|refused| {
+        // Older kernels read a number with a sign. Without it a terminal's group is its owner's.
+        let too_large = refused.errno == Errno::INVAL.raw_os_error() && i32::try_from(launch.terminal_group).is_err();
+        if too_large { new_filesystem("devpts", &terminals[..3], attributes) } else { Err(refused) }
+    });
+    attach(terminals?.as_fd(), root, "dev/pts")?;
     let (size, owner) = (launch.shared_memory.to_string(), launch.first_id.to_string());
     let shared = [("mode", "1777"), ("size", size.as_str()), ("uid", owner.as_str()), ("gid", owner.as_str())];
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;

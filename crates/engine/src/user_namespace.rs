@@ -27,30 +27,37 @@ const FIRST: u32 = 0x7000_0000;
 pub const COUNT: u32 = 0x8000;
 
 /// No user namespace inside a sandbox: they open most of the kernel's privileged code to unprivileged callers. seccomp
-/// refuses them too; this is the second wall. (Every file touched here stays in the kernel's cache once per namespace and
-/// makes the next lookup slower: no more than needed.)
+/// refuses them too; this is the second wall.
 pub(crate) const CEILING: (&str, &str) = ("sys/user/max_user_namespaces", "0");
+
+/// So many end below 2^31: they are handed out first. Larger numbers are no ids to some programs, and to devpts before it parsed
+/// its options anew.
+const USUAL: u32 = 0x1000;
 
 /// Hands out ranges; never one that is in use.
 #[derive(Debug)]
 pub struct Ranges {
     taken: BTreeSet<u32>,
-    next: u32,
+    /// Where to look first, among the usual ones and among the rest.
+    next: [u32; 2],
 }
 
 impl Ranges {
     /// Begins anywhere, so that engines on one host seldom ask for a range that another has.
     pub fn beginning_at(place: u32) -> Ranges {
-        Ranges { taken: BTreeSet::new(), next: place % COUNT }
+        Ranges { taken: BTreeSet::new(), next: [place % USUAL, place % (COUNT - USUAL)] }
     }
 
     /// The first id of a free range; `None` where all are in use.
     pub fn take(&mut self) -> Option<u32> {
-        for _ in 0..COUNT {
-            let first = FIRST + self.next * RANGE;
-            self.next = (self.next + 1) % COUNT;
-            if self.taken.insert(first) {
-                return Some(first);
+        let parts = [(0, USUAL), (USUAL, COUNT - USUAL)];
+        for ((begin, count), next) in parts.into_iter().zip(&mut self.next) {
+            for _ in 0..count {
+                let first = FIRST + (begin + *next) * RANGE;
+                *next = (*next + 1) % count;
+                if self.taken.insert(first) {
+                    return Some(first);
+                }
             }
         }
         None
@@ -214,7 +221,11 @@ mod tests {
     #[test]
     fn no_range_is_handed_out_twice_until_it_is_given_back() {
         let mut ranges = Ranges::beginning_at(0xffff_ffff);
-        let all: BTreeSet<u32> = std::iter::from_fn(|| ranges.take()).collect();
+        let all: Vec<u32> = std::iter::from_fn(|| ranges.take()).collect();
+        let (usual, rest) = all.split_at(USUAL as usize);
+        assert!(usual.iter().all(|first| first + (RANGE - 1) <= i32::MAX.cast_unsigned()));
+        assert!(rest.iter().all(|first| *first > i32::MAX.cast_unsigned()));
+        let all: BTreeSet<u32> = all.into_iter().collect();
         assert_eq!(all.len(), COUNT as usize);
         assert!(all.iter().all(|first| first.checked_add(RANGE - 1).is_some_and(|last| last < u32::MAX)));
         ranges.give_back(FIRST + 7 * RANGE);

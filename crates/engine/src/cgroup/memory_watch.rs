@@ -124,9 +124,13 @@ impl MemoryWatch {
         self.shared.lock().insert(group.name().to_owned(), watched);
     }
 
-    /// Looks at a group's processes too when memory is short, until it is removed and forgotten.
+    /// Looks at a group's processes too when memory is short, until it is removed and forgotten: where the log would not name
+    /// every victim. (On v1 a group's removal wakes the thread as well, which then looks at all that share an eventfd.)
     pub fn add(&self, hierarchy: &Hierarchy, group: &Group) -> Result<(), Error> {
         let Some(directory) = group.memory_directory() else { return Ok(()) };
+        if self.shared.log.is_some() && self.shared.lock().get(group.name()).is_some_and(|known| known.uids.is_some()) {
+            return Ok(());
+        }
         let bucket =
             group.name().bytes().fold(0_usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into())) % BUCKETS;
         let events = match hierarchy.version() {

@@ -13,6 +13,7 @@ use rustix::mount::{
 use rustix::thread::UnshareFlags;
 
 use super::{Finding, is_root};
+use crate::kernel::{self, OVERLAYS_OF_ID_MAPS};
 
 pub(super) fn examine() -> Vec<Finding> {
     vec![overlay(), overlay_in_user_namespace(), mount_interface(), idmapped_mounts(), disk_limits(), project_quotas()]
@@ -102,11 +103,16 @@ fn idmapped_mounts() -> Finding {
         );
     }
     match map_usr() {
+        Ok(()) if !kernel::has(OVERLAYS_OF_ID_MAPS) => Finding::weaker(
+            name,
+            "this kernel may be too old to make a sandbox's root of them",
+            "a kernel of 5.19 or newer, or an ordinary user, whose sandboxes need none",
+        ),
         Ok(()) => Finding::ok(name, "every sandbox has its own range of ids over the same layers"),
         Err(error) => Finding::missing(
             name,
             format!("/usr cannot be shown with other ids: {error}"),
-            "a kernel of 5.12 or newer and /usr on a filesystem that can (ext4, xfs, btrfs; tmpfs from 6.3, overlay from 5.19)",
+            "a kernel of 5.19 or newer and /usr on a filesystem that can (ext4, xfs, btrfs; tmpfs from 6.3)",
         ),
     }
     .required()

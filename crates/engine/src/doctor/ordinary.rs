@@ -7,7 +7,7 @@ use cove_sys::probe::{become_user, in_child, leave};
 use rustix::thread::UnshareFlags;
 
 use super::{Finding, is_root};
-use crate::fence;
+use crate::kernel::{self, COUNTS_BY_NAMESPACE};
 use crate::privilege::{self, Ids, Privilege, Subordinate};
 
 /// Does something in a child that has moved home. The child has one thread, as this process must have.
@@ -91,7 +91,7 @@ fn ids() -> Finding {
 
 fn processes() -> Finding {
     let name = "limits on processes";
-    if fence::counts_processes() {
+    if kernel::has(COUNTS_BY_NAMESPACE) {
         return Finding::ok(name, "hold without control groups: RLIMIT_NPROC of a user namespace around each sandbox");
     }
     Finding::weaker(name, "need a control group on this kernel", "Linux 5.14, or a delegated control group")

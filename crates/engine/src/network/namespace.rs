@@ -3,18 +3,19 @@
 //! It is made by a thread that lives for nothing else. A thread that has left the host's network must never do other
 //! work, and the surest way back is not to need one: the thread ends, the file descriptor keeps the namespace.
 
-use std::ffi::{CStr, OsStr};
-use std::fs::{self, File};
+use std::ffi::CStr;
+use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
 use cove_sys::netlink::Subsystem;
 use cove_sys::network_namespace::unshare_network;
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::error::Error;
@@ -22,6 +23,7 @@ use super::firewall::{self, Ipv6};
 use super::netlink::{self, Batch, Socket};
 use super::proxy::listen::{self, Listening};
 use crate::privilege::{self, Ids, Privilege};
+use crate::settings::Settings;
 
 /// What a sandbox's network can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,22 +105,34 @@ fn set_up(kind: Kind) -> Result<(), Error> {
         let netfilter = Socket::open(Subsystem::Netfilter).map_err(Error::Firewall)?;
         netfilter.execute(&firewall(ipv6())).map_err(Error::Firewall)?;
     }
-    for (path, value) in settings() {
-        match fs::write(OsStr::from_bytes(path.to_bytes()), value) {
+    let proc = proc().map_err(Error::step("open /proc"))?;
+    for (name, value) in settings() {
+        match write_beneath(&proc, name, value) {
             // A container's /proc/sys is read-only, a kernel without connection tracking has no limits for it, and some
             // of them are not an ordinary user's to set.
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
-                ) => {}
-            result => result.map_err(Error::step("set the limits of a network namespace"))?,
+            Err(Errno::ROFS | Errno::NOENT | Errno::ACCESS | Errno::PERM) => {}
+            result => result.map_err(io::Error::from).map_err(Error::step("set the limits of a network namespace"))?,
         }
     }
     Ok(())
 }
 
-/// Settings of the namespace. `/proc/sys/net` shows those of the thread that opens it. None of them is part of the wall:
+fn proc() -> io::Result<Arc<OwnedFd>> {
+    static SETTINGS: Mutex<Option<Settings>> = Mutex::new(None);
+    let mut settings = SETTINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    let settings = match &mut *settings {
+        Some(settings) => settings,
+        none => none.insert(Settings::new(File::open("/proc")?.into())),
+    };
+    Ok(settings.proc())
+}
+
+fn write_beneath(proc: &OwnedFd, name: &CStr, value: &str) -> Result<(), Errno> {
+    let file = openat(proc, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::io::write(file, value.as_bytes()).map(drop)
+}
+
+/// Settings of the namespace. None of them is part of the wall:
 /// where they cannot be made, a sandbox has less comfort and may use more of the kernel's memory.
 fn settings() -> [(&'static CStr, &'static str); 6] {
     // `ping` to oneself without raw sockets, for all groups that this user namespace knows.
@@ -129,14 +143,14 @@ fn settings() -> [(&'static CStr, &'static str); 6] {
         Some(Privilege::User(Ids::Single)) | None => "0 0",
     });
     [
-        (c"/proc/sys/net/ipv4/ip_unprivileged_port_start", FIRST_OPEN_PORT),
-        (c"/proc/sys/net/ipv4/ping_group_range", groups),
+        (c"sys/net/ipv4/ip_unprivileged_port_start", FIRST_OPEN_PORT),
+        (c"sys/net/ipv4/ping_group_range", groups),
         // Buffers of the kernel's, which no cgroup of the sandbox pays for. Nothing inside is far away: these are large enough.
-        (c"/proc/sys/net/ipv4/tcp_rmem", "4096 131072 1048576"),
-        (c"/proc/sys/net/ipv4/tcp_wmem", "4096 65536 1048576"),
+        (c"sys/net/ipv4/tcp_rmem", "4096 131072 1048576"),
+        (c"sys/net/ipv4/tcp_wmem", "4096 65536 1048576"),
         // What is over is forgotten soon.
-        (c"/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_time_wait", "5"),
-        (c"/proc/sys/net/netfilter/nf_conntrack_udp_timeout", "10"),
+        (c"sys/net/netfilter/nf_conntrack_tcp_timeout_time_wait", "5"),
+        (c"sys/net/netfilter/nf_conntrack_udp_timeout", "10"),
     ]
 }
 

@@ -21,6 +21,7 @@ use crate::limits::Rlimits;
 use crate::privilege;
 use crate::refused::{Refused, Step};
 use crate::seccomp::Filter;
+use crate::settings::Settings;
 use crate::user_namespace;
 use wire::{Answer, Incoming, Outgoing, Request};
 
@@ -57,7 +58,7 @@ pub(crate) enum Guest {
 
 struct Spawner {
     launcher: Launcher,
-    proc: OwnedFd,
+    settings: Settings,
     guest: Option<OwnedFd>,
 }
 
@@ -70,11 +71,11 @@ impl Spawner {
             stack: Stack::new().step("make a stack")?,
             means: Means { filter: Filter::new(), rlimits: Rlimits::plan(), privilege },
         };
-        let proc = empty::open_proc()?;
+        let settings = Settings::new(empty::open_proc()?);
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
         empty::move_in(privilege)?;
         let guest = if guest == Guest::Own { Some(guest_program::sealed()?) } else { None };
-        Ok(Spawner { launcher, proc, guest })
+        Ok(Spawner { launcher, settings, guest })
     }
 
     fn answer(&mut self, request: Request, passed: Incoming) -> Result<(Answer, Vec<OwnedFd>), Refused> {
@@ -84,11 +85,11 @@ impl Spawner {
                 Ok((Answer::Ready, Vec::new()))
             }
             Request::UserNamespace(maps) => {
-                let pair = user_namespace::make(&self.launcher.alone, self.proc.as_fd(), &maps)?;
+                let pair = user_namespace::make(&self.launcher.alone, self.settings.proc().as_fd(), &maps)?;
                 Ok((Answer::Namespaces, vec![pair.user, pair.assembly]))
             }
             Request::Fence(fence) => {
-                let pair = fence::make(&self.launcher.alone, self.proc.as_fd(), &fence)?;
+                let pair = fence::make(&self.launcher.alone, self.settings.proc().as_fd(), &fence)?;
                 Ok((Answer::Namespaces, vec![pair.user, pair.assembly]))
             }
             Request::Launch(launch) => {

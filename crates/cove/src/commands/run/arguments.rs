@@ -96,7 +96,8 @@ pub enum NetworkKind {
 impl Arguments {
     /// Limits that nobody asked for.
     pub fn waived(&self) -> Vec<Limit> {
-        let given = [(Limit::Cpus, self.cpus.is_some()), (Limit::Memory, self.memory.is_some())];
+        let (cpus, memory, disk) = (self.cpus.is_some(), self.memory.is_some(), self.disk.is_some());
+        let given = [(Limit::Cpus, cpus), (Limit::Memory, memory), (Limit::Disk, disk)];
         given.into_iter().filter(|(_, given)| !given).map(|(limit, _)| limit).collect()
     }
 

@@ -1,5 +1,6 @@
 //! What sandbox `cove run` makes of its flags.
 
+use cove_engine::kernel::{self, TMPFS_ATTRIBUTES};
 use cove_engine::privilege::Privilege;
 use cove_engine::spec::{Limits, Root, Storage};
 use cove_engine::{Engine, Error, SandboxId, Spec};
@@ -50,9 +51,13 @@ pub fn spec(arguments: &Arguments) -> Result<Spec, Complaint> {
     })
 }
 
-/// An ordinary user has no quotas: a limit holds in memory alone.
+/// An ordinary user has no quotas: a limit holds in memory alone. Before Linux 6.6 files in memory are no full file system.
 pub fn files(arguments: &Arguments) -> Files {
-    if arguments.disk.is_some() && is_root() { Files::OnDisk } else { Files::InMemory }
+    if arguments.disk.is_some() && is_root() || !kernel::has(TMPFS_ATTRIBUTES) {
+        Files::OnDisk
+    } else {
+        Files::InMemory
+    }
 }
 
 /// Who the command runs as, without a group.
