@@ -37,39 +37,67 @@ const USUAL: u32 = 0x1000;
 /// Hands out ranges; never one that is in use.
 #[derive(Debug)]
 pub struct Ranges {
+    usual: Part,
+    rest: Part,
+}
+
+#[derive(Debug)]
+struct Part {
+    begin: u32,
+    count: u32,
+    /// Where to look first.
+    next: u32,
     taken: BTreeSet<u32>,
-    /// Where to look first, among the usual ones and among the rest.
-    next: [u32; 2],
 }
 
 impl Ranges {
     /// Begins anywhere, so that engines on one host seldom ask for a range that another has.
     pub fn beginning_at(place: u32) -> Ranges {
-        Ranges { taken: BTreeSet::new(), next: [place % USUAL, place % (COUNT - USUAL)] }
+        let part = |begin: u32, end: u32| Part {
+            begin,
+            count: end - begin,
+            next: place % (end - begin),
+            taken: BTreeSet::new(),
+        };
+        Ranges { usual: part(0, USUAL), rest: part(USUAL, COUNT) }
     }
 
     /// The first id of a free range; `None` where all are in use.
     pub fn take(&mut self) -> Option<u32> {
-        let parts = [(0, USUAL), (USUAL, COUNT - USUAL)];
-        for ((begin, count), next) in parts.into_iter().zip(&mut self.next) {
-            for _ in 0..count {
-                let first = FIRST + (begin + *next) * RANGE;
-                *next = (*next + 1) % count;
-                if self.taken.insert(first) {
-                    return Some(first);
-                }
-            }
-        }
-        None
+        self.usual.take().or_else(|| self.rest.take())
     }
 
     /// Marks the range of a sandbox that was found running.
     pub fn reserve(&mut self, first: u32) {
-        self.taken.insert(first);
+        self.part_of(first).taken.insert(first);
     }
 
     pub fn give_back(&mut self, first: u32) {
-        self.taken.remove(&first);
+        self.part_of(first).taken.remove(&first);
+    }
+
+    fn part_of(&mut self, first: u32) -> &mut Part {
+        if first < self.rest.first(0) { &mut self.usual } else { &mut self.rest }
+    }
+}
+
+impl Part {
+    fn first(&self, number: u32) -> u32 {
+        FIRST + (self.begin + number) * RANGE
+    }
+
+    fn take(&mut self) -> Option<u32> {
+        if self.taken.len() == self.count as usize {
+            return None;
+        }
+        for _ in 0..self.count {
+            let first = self.first(self.next);
+            self.next = (self.next + 1) % self.count;
+            if self.taken.insert(first) {
+                return Some(first);
+            }
+        }
+        None
     }
 }
 
