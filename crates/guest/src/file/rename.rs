@@ -72,9 +72,9 @@ fn copy(from: &OwnedFd, old: &CStr, to: &OwnedFd, new: &CStr) -> std::result::Re
     mkdirat(to, new, Mode::RWXU)?;
     let target = openat(to, new, flags, Mode::empty())?;
     let mut walk = Walk::begin(&source, u32::MAX)?;
-    let mut directories = vec![(String::new(), stat)];
+    let mut directories = vec![(b".".to_vec(), stat)];
     while let Some(found) = walk.advance() {
-        let path = found.path();
+        let path = found.path_bytes().to_vec();
         let stat = statat(walk.directory(), &found.name, AtFlags::SYMLINK_NOFOLLOW)?;
         let (parent, _) = beneath::open_parent(&target, &path)?;
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
@@ -84,10 +84,13 @@ fn copy(from: &OwnedFd, old: &CStr, to: &OwnedFd, new: &CStr) -> std::result::Re
             copy_one(walk.directory(), &found.name, &parent, &found.name, &stat)?;
         }
     }
+    // The original goes when this is done: a part must not pass for the whole.
+    if walk.is_cut_short() {
+        return Err(Errno::NAMETOOLONG);
+    }
     // Modes and times last, the deepest first: filling a directory needs rights and changes its time.
     for (path, stat) in directories.iter().rev() {
-        let path = if path.is_empty() { "." } else { path };
-        let directory = openat(&target, path, flags, Mode::empty())?;
+        let directory = openat(&target, path.as_slice(), flags, Mode::empty())?;
         settle(&directory, stat)?;
     }
     Ok(())

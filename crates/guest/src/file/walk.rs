@@ -24,6 +24,7 @@ pub struct Walk {
     /// The directory found last, to be entered next.
     ahead: Option<CString>,
     depth: usize,
+    cut_short: bool,
 }
 
 struct Level {
@@ -56,7 +57,7 @@ impl Walk {
         let directory = open_level(directory, c".")?;
         let level = Level { directory, prefix: Vec::new(), portion: Vec::new().into_iter() };
         let depth = usize::try_from(depth).unwrap_or(DEEPEST).clamp(1, DEEPEST);
-        Ok(Walk { levels: vec![level], ahead: None, depth })
+        Ok(Walk { levels: vec![level], ahead: None, depth, cut_short: false })
     }
 
     /// The next file. What cannot be opened or read is passed over.
@@ -72,9 +73,15 @@ impl Walk {
             if kind == FileType::Directory && depth < self.depth {
                 self.ahead = Some(name.clone());
             }
+            self.cut_short |= kind == FileType::Directory && depth == DEEPEST;
             let path = [level.prefix.as_slice(), name.to_bytes()].concat();
             return Some(Found { name, kind, path });
         }
+    }
+
+    /// Whether there were directories that lie too deep to be entered: for whoever must not take a part for the whole.
+    pub fn is_cut_short(&self) -> bool {
+        self.cut_short
     }
 
     /// The directory that holds what was found last.

@@ -259,7 +259,7 @@ impl Watcher<'_> {
 
     fn look(&self, path: &str) -> Option<cove_protocol::file::Entry> {
         let (parent, name) = path.rsplit_once('/').unwrap_or((".", path));
-        let directory = beneath::open_directory(&self.root, parent).ok()?;
+        let directory = beneath::open_directory(&self.root, parent.as_bytes()).ok()?;
         let name = CString::new(name).ok()?;
         entry::look(&directory, &name, &join(&self.path, path), &self.actor.users.names()).ok()
     }
@@ -285,7 +285,7 @@ impl Watcher<'_> {
         let directory = if path.is_empty() {
             self.root.try_clone().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))?
         } else {
-            beneath::open_directory(&self.root, path)?
+            beneath::open_directory(&self.root, path.as_bytes())?
         };
         let flags = WatchFlags::CREATE
             | WatchFlags::MODIFY
@@ -310,7 +310,7 @@ impl Watcher<'_> {
         }
         let directory = if path.is_empty() { "." } else { path };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let opened = beneath::open_directory(&self.root, directory)
+        let opened = beneath::open_directory(&self.root, directory.as_bytes())
             .and_then(|directory| rustix::fs::openat(&directory, ".", flags, Mode::empty()));
         let Ok(mut walk) = opened.and_then(|directory| Walk::begin(&directory, u32::MAX)) else { return };
         while let Some(found) = walk.advance() {

@@ -9,7 +9,8 @@ use std::os::fd::OwnedFd;
 
 use cove_protocol::file::WriteMode;
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, fchmod, fchown, fstat, ftruncate, renameat_with, unlinkat,
+    AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, fchmod, fchown, fstat, ftruncate, linkat, renameat_with,
+    unlinkat,
 };
 use rustix::io::{Errno, pwrite};
 use rustix::process::{Gid, Uid};
@@ -83,7 +84,18 @@ pub struct Target<'a> {
 /// The file has this name until it is whole.
 struct Beside {
     name: CString,
-    rename: RenameFlags,
+    claim: Claim,
+}
+
+/// What a whole file does with what has its name by then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Claim {
+    /// It was there and is replaced.
+    Replaces,
+    /// It was not; a file that somebody made since is replaced.
+    New,
+    /// A file that somebody made since stays, and this one goes.
+    OnlyNew,
 }
 
 impl<'a> Target<'a> {
@@ -119,13 +131,17 @@ impl<'a> Target<'a> {
                 in_place(OFlags::empty(), offset)
             }
             (WriteMode::InPlace, _) => in_place(OFlags::TRUNC, 0),
-            (WriteMode::Create, None) => Self::beside(place, None, mode_bits).during(format!("create {path}")),
-            (WriteMode::Replace, None) => Self::beside(place, None, mode_bits).during(format!("write {path}")),
+            (WriteMode::Create, None) => {
+                Self::beside(place, Claim::OnlyNew, None, mode_bits).during(format!("create {path}"))
+            }
+            (WriteMode::Replace, None) => {
+                Self::beside(place, Claim::New, None, mode_bits).during(format!("write {path}"))
+            }
             (WriteMode::Replace, Some(old)) => {
                 // Whoever may not write the old file may not exchange it either.
                 let writable = open_beneath(&place.directory, name, OFlags::WRONLY | OFlags::NOFOLLOW, Mode::empty());
                 refuse_kernels(&writable.during(format!("write {path}"))?, path)?;
-                match Self::beside(place, Some(&old), Mode::from_raw_mode(old.st_mode & 0o7777)) {
+                match Self::beside(place, Claim::Replaces, Some(&old), Mode::from_raw_mode(old.st_mode & 0o7777)) {
                     Err(Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::NAMETOOLONG) => in_place(OFlags::TRUNC, 0),
                     other => other.during(format!("write {path}")),
                 }
@@ -133,7 +149,12 @@ impl<'a> Target<'a> {
         }
     }
 
-    fn beside(place: &'a Place, old: Option<&Stat>, mode: Mode) -> std::result::Result<Target<'a>, Errno> {
+    fn beside(
+        place: &'a Place,
+        claim: Claim,
+        old: Option<&Stat>,
+        mode: Mode,
+    ) -> std::result::Result<Target<'a>, Errno> {
         let prefix = if old.is_some() { REPLACING } else { NEW };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let (name, file) = loop {
@@ -143,8 +164,7 @@ impl<'a> Target<'a> {
                 other => break (name, other?),
             }
         };
-        let rename = if old.is_some() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
-        let target = Target { place, file, offset: 0, sparse: true, beside: Some(Beside { name, rename }) };
+        let target = Target { place, file, offset: 0, sparse: true, beside: Some(Beside { name, claim }) };
         if let Some(old) = old {
             let ours = fstat(&target.file)?;
             if (ours.st_uid, ours.st_gid) != (old.st_uid, old.st_gid) {
@@ -193,21 +213,23 @@ impl<'a> Target<'a> {
         if self.sparse {
             ftruncate(&self.file, self.offset)?;
         }
-        let Some(Beside { name, rename }) = &self.beside else { return Ok(()) };
+        let Some(Beside { name, claim }) = &self.beside else { return Ok(()) };
         let Place { directory, name: wanted, .. } = self.place;
-        let renamed = match renameat_with(directory, name, directory, wanted, *rename) {
-            // Somebody made it since; it was to be new only in name.
-            Err(Errno::EXIST) if self.is_replaceable() => {
-                renameat_with(directory, name, directory, wanted, RenameFlags::empty())
+        let rename = |flags| renameat_with(directory, name, directory, wanted, flags);
+        let first = if *claim == Claim::Replaces { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+        let named = match (rename(first), claim) {
+            (Err(Errno::EXIST), Claim::New) if self.is_replaceable() => rename(RenameFlags::empty()),
+            // Filesystems without the flag; a link takes no other's name either.
+            (Err(Errno::INVAL), Claim::OnlyNew) => {
+                return linkat(directory, name, directory, wanted, AtFlags::empty());
             }
-            // Filesystems without the flag.
-            Err(Errno::INVAL) => renameat_with(directory, name, directory, wanted, RenameFlags::empty()),
-            other => other,
+            (Err(Errno::INVAL), _) => rename(RenameFlags::empty()),
+            (other, _) => other,
         };
-        if renamed.is_ok() {
+        if named.is_ok() {
             self.beside = None;
         }
-        renamed
+        named
     }
 
     fn is_replaceable(&self) -> bool {

@@ -211,3 +211,19 @@ fn broken_archives_are_refused_with_a_reason() {
     assert_eq!(unpack(&guest, "d", &[]), Ok(Reply::Done));
     assert_eq!(unpack(&guest, "d", &[0; 4096]), Ok(Reply::Done));
 }
+
+#[test]
+fn names_that_are_no_text_stay_what_they_are() {
+    use std::os::unix::ffi::OsStrExt;
+    let guest = Guest::start();
+    let archive = made_by_python(
+        "add('caf\\udce9/a', data=b'one'); add('caf\\udce8/a', data=b'two'); add('l\\udce9', tarfile.LNKTYPE, 'caf\\udce9/a')",
+    );
+    unpack(&guest, "into", &archive).unwrap();
+    let read =
+        |name: &[u8]| std::fs::read(Path::new(&guest.path("into")).join(std::ffi::OsStr::from_bytes(name))).unwrap();
+    assert_eq!(
+        (read(b"caf\xe9/a"), read(b"caf\xe8/a"), read(b"l\xe9")),
+        (b"one".to_vec(), b"two".to_vec(), b"one".to_vec())
+    );
+}

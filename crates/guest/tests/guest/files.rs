@@ -405,3 +405,19 @@ fn a_large_file_goes_in_and_out_in_little_memory() {
     assert_eq!(total, 256 << 20);
     assert!(most < 12_000, "{most} KiB");
 }
+
+#[test]
+fn a_file_that_was_to_be_new_takes_nobodys_place() {
+    let guest = Guest::start();
+    let path = guest.path("file");
+    let create = Request::Write { path: path.clone(), user: None, how: WriteMode::Create, mode: None, parents: false };
+    let mut host = guest.send(&create);
+    host.send(Kind::Data, b"late");
+    let directory = std::path::Path::new(&path).parent().unwrap();
+    wait_until("the upload has begun", || names(directory).iter().any(|name| name.starts_with(".cove-new-")));
+    std::fs::write(&path, "first").unwrap();
+    host.end();
+    assert_eq!(host.reply().unwrap_err().kind, FailureKind::AlreadyExists);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "first");
+    assert!(!names(directory).iter().any(|name| name.starts_with(".cove-new-")), "nothing remains of it");
+}

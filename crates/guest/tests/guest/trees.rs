@@ -192,3 +192,40 @@ fn a_text_is_replaced_in_each_file_and_failures_are_told_for_each() {
     assert_eq!(std::fs::metadata(guest.path("one")).unwrap().mode() & 0o7777, 0o751);
     assert_eq!(std::fs::metadata(guest.path("two")).unwrap().ino(), before, "an unchanged file is not written");
 }
+
+/// A directory on another filesystem than the guest's room.
+fn elsewhere() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("cove-guest-").tempdir_in("/dev/shm").unwrap()
+}
+
+#[test]
+fn a_tree_moves_between_filesystems_with_names_that_are_no_text() {
+    use std::os::unix::ffi::OsStrExt;
+    let (guest, elsewhere) = (Guest::start(), elsewhere());
+    let odd = std::ffi::OsStr::from_bytes(b"caf\xe9");
+    let from = elsewhere.path().join("tree");
+    std::fs::create_dir_all(from.join(odd).join("inner")).unwrap();
+    std::fs::write(from.join(odd).join("inner/file"), "kept").unwrap();
+    let moving = Request::Move { from: from.to_str().unwrap().into(), to: guest.path("tree"), user: None };
+    guest.call(&moving).unwrap();
+    let to = std::path::PathBuf::from(guest.path("tree"));
+    assert_eq!(std::fs::read_to_string(to.join(odd).join("inner/file")).unwrap(), "kept");
+    assert_eq!((to.read_dir().unwrap().count(), from.exists()), (1, false));
+}
+
+#[test]
+fn a_tree_too_deep_to_be_copied_is_not_moved_in_part() {
+    let (guest, elsewhere) = (Guest::start(), elsewhere());
+    let script = "import os, sys\nos.chdir(sys.argv[1])\nfor name in ['deep'] + ['d'] * 300:\n  os.mkdir(name); os.chdir(name)\nopen('f', 'w')";
+    let made = guest.run(argv(&["python3", "-c", script, elsewhere.path().to_str().unwrap()]));
+    assert_eq!(made.code(), Some(0), "{}", made.err());
+    let from = elsewhere.path().join("deep");
+    let moving = Request::Move { from: from.to_str().unwrap().into(), to: guest.path("deep"), user: None };
+    guest.call(&moving).unwrap_err();
+    assert!(from.join(["d"; 300].join("/")).join("f").exists(), "the file at the bottom");
+    assert!(!Path::new(&guest.path("deep")).exists());
+    let mut packing = guest.send(&Request::TarOut { path: from.to_str().unwrap().into(), user: None });
+    assert_eq!(packing.reply(), Ok(Reply::Done));
+    let ended = std::iter::from_fn(|| packing.frame()).last().map(|frame| frame.kind);
+    assert_eq!(ended, Some(cove_protocol::Kind::Failure), "an archive of a part does not end as if it were whole");
+}

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::BLOCK;
 use super::header::{Header, Type, encode};
 use crate::connection::Connection;
-use crate::failure::{During, Result};
+use crate::failure::{During, Result, from_errno};
 use crate::file::actor::Actor;
 use crate::file::list::begin;
 use crate::file::place::Place;
@@ -28,6 +28,9 @@ pub fn pack(guest: &Guest, connection: &mut Connection, path: &str, user: Option
         archive.connection.reply(&Reply::Done)?;
         while let Some(found) = walk.advance() {
             archive.add(walk.directory(), &found.name, found.path_bytes())?;
+        }
+        if walk.is_cut_short() {
+            return Err(from_errno(Errno::NAMETOOLONG, format!("pack {}: its directories lie too deep", place.path)));
         }
     } else {
         archive.connection.reply(&Reply::Done)?;

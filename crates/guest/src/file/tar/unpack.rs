@@ -55,13 +55,13 @@ struct Unpacking<'a> {
     top: OwnedFd,
     owners: Owners,
     /// Modes and times of directories, set last: filling one needs rights and changes its time.
-    directories: BTreeMap<String, (u32, i64)>,
+    directories: BTreeMap<Vec<u8>, (u32, i64)>,
 }
 
 impl Unpacking<'_> {
     fn entry(&mut self, header: &Header) -> Result<()> {
         let told = String::from_utf8_lossy(&header.path).into_owned();
-        let Some(path) = beneath::plain(&told) else {
+        let Some(path) = beneath::plain(&header.path) else {
             return Err(invalid(format!("unpack {told:?}: the name leads outside of the directory")));
         };
         let step = format!("unpack {told}");
@@ -96,8 +96,8 @@ impl Unpacking<'_> {
                 self.source.skip(header.size)
             }
             Type::HardLink => {
-                let target = String::from_utf8_lossy(&header.link).into_owned();
-                let Some(target) = beneath::plain(&target).filter(|target| !target.is_empty()) else {
+                let Some(target) = beneath::plain(&header.link).filter(|target| !target.is_empty()) else {
+                    let target = String::from_utf8_lossy(&header.link);
                     return Err(invalid(format!("{step}: its link {target:?} leads outside of the directory")));
                 };
                 if target != path {
