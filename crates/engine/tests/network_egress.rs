@@ -5,6 +5,7 @@ mod network_world;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use cove_engine::network::Settings;
@@ -253,5 +254,40 @@ fn a_detached_sandbox_is_let_go() {
         echoes(&mut connection, "cut").expect_err("cut");
         let error = proxy.update(&sandbox.id, &open(&[])).expect_err("nothing to change");
         assert!(error.to_string().contains("has no egress to change"), "{error}");
+    });
+}
+
+#[test]
+fn a_flood_of_questions_by_tcp_does_not_keep_the_neighbours_waiting() {
+    World::run(|world| {
+        let proxy = world.proxy();
+        let (flooding, _other_worker, neighbour) =
+            (world.sandbox(&proxy, &closed(&[])), world.sandbox(&proxy, &open(&[])), world.sandbox(&proxy, &open(&[])));
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                flooding.inside(|| {
+                    let asker = connect("9.9.9.9", 53);
+                    std::thread::scope(|scope| {
+                        scope.spawn(|| {
+                            // Messages of no length, each of which is answered with a refusal.
+                            while (&asker).write_all(&[0; 64 << 10]).is_ok() {
+                                if over.load(Ordering::Relaxed) {
+                                    let _ = asker.shutdown(Shutdown::Both);
+                                }
+                            }
+                        });
+                        let mut answers = vec![0; 64 << 10];
+                        while (&asker).read(&mut answers).is_ok_and(|length| length > 0) {}
+                    });
+                });
+            });
+            eventually("the flood", || flooding.counters().questions > 10_000);
+            let echoed = neighbour.inside(|| echoes(&mut connect(INTERNET, 7), "is anybody there?"));
+            let still = flooding.counters().questions;
+            eventually("the flood goes on", || flooding.counters().questions > still);
+            over.store(true, Ordering::Relaxed);
+            echoed.expect("the neighbour on the same worker is served");
+        });
     });
 }

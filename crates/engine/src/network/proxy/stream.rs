@@ -20,10 +20,15 @@ use crate::network::dns::{self, SERVER_FAILURE};
 
 /// How long an asker may be silent, and a resolver slow.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// So many questions of one connection are dealt with before others get their turn: those that are refused cost their
+/// asker nothing but the bytes.
+const TURN: usize = 64;
 
 pub struct Stream {
     pub sandbox: Key,
     pub deadline: Instant,
+    /// Waits for its next turn.
+    pub queued: bool,
     client: Pipe,
     asking: Option<Asking>,
     _permit: Permit,
@@ -59,8 +64,8 @@ enum Next {
 
 impl Worker {
     pub fn open_stream(&mut self, sandbox: Key, client: OwnedFd, permit: Permit, now: Instant) {
-        let stream =
-            Stream { sandbox, deadline: now + PATIENCE, client: Pipe::new(client), asking: None, _permit: permit };
+        let (deadline, client) = (now + PATIENCE, Pipe::new(client));
+        let stream = Stream { sandbox, deadline, queued: false, client, asking: None, _permit: permit };
         let key = self.streams.insert(stream);
         if let Some(sandbox) = self.sandboxes.get_mut(sandbox) {
             sandbox.connections += 1;
@@ -80,11 +85,19 @@ impl Worker {
     }
 
     pub fn stream_event(&mut self, key: Key, now: Instant) {
+        let mut asked = 0;
         loop {
-            let Some(stream) = self.streams.get_mut(key) else { return };
+            let Some(stream) = self.streams.get_mut(key).filter(|stream| !stream.queued) else { return };
+            if asked == TURN {
+                stream.queued = true;
+                return self.queue_stream(key);
+            }
             match stream.advance() {
                 Next::Wait => return,
-                Next::Ask(message) => self.ask_by_stream(key, message, now),
+                Next::Ask(message) => {
+                    asked += 1;
+                    self.ask_by_stream(key, message, now);
+                }
                 Next::Answered => self.pass_answer(key, now),
                 Next::AskAnother => self.ask_another(key),
                 Next::End => return self.end_stream(key),

@@ -89,6 +89,7 @@ pub struct Worker {
     pub spare: Option<OwnedFd>,
     by_id: HashMap<SandboxId, Key>,
     unfinished: VecDeque<Key>,
+    unfinished_streams: VecDeque<Key>,
     orders: Receiver<Order>,
     wake: Arc<OwnedFd>,
     route: netlink::Socket,
@@ -123,6 +124,7 @@ impl Worker {
             spare: spare(),
             by_id: HashMap::new(),
             unfinished: VecDeque::new(),
+            unfinished_streams: VecDeque::new(),
             orders,
             wake,
             route: netlink::Socket::open(Subsystem::Route)?,
@@ -163,6 +165,13 @@ impl Worker {
                     self.give_turn(key, now);
                 }
             }
+            for _ in 0..self.unfinished_streams.len() {
+                let Some(key) = self.unfinished_streams.pop_front() else { break };
+                if let Some(stream) = self.streams.get_mut(key) {
+                    stream.queued = false;
+                    self.stream_event(key, now);
+                }
+            }
             if now.duration_since(self.looked_at_clocks) >= TICK {
                 self.looked_at_clocks = now;
                 self.look_at_clocks(now);
@@ -177,6 +186,11 @@ impl Worker {
     /// Puts a connection that had its turn behind the others.
     pub fn queue(&mut self, key: Key) {
         self.unfinished.push_back(key);
+    }
+
+    /// The same for a connection that asks for names.
+    pub fn queue_stream(&mut self, key: Key) {
+        self.unfinished_streams.push_back(key);
     }
 
     /// Whose address it is. What cannot be told counts as the host's own: refused.
@@ -197,7 +211,7 @@ impl Worker {
 
     /// How long nothing needs doing unless something is reported.
     fn patience(&self) -> Option<Timespec> {
-        let wait = if !self.unfinished.is_empty() {
+        let wait = if !self.unfinished.is_empty() || !self.unfinished_streams.is_empty() {
             Duration::ZERO
         } else if !self.lookups.is_empty() || !self.streams.is_empty() || self.dialing > 0 {
             TICK
