@@ -46,9 +46,16 @@ impl Registry {
         self.write(&path, pid)
     }
 
+    /// Nothing of ours uses it any more. Another engine may have it already, from the moment the sandbox was dead: then it stays
+    /// written down as that one's.
     pub fn give_back(&self, first: u32) {
+        let path = self.path(first);
         // What stays is of a holder who is gone, and so of nobody.
-        let _ = fs::remove_file(self.path(first));
+        let Ok(_one) = self.lock() else { return };
+        let is_anothers = |(pid, start)| pid != std::process::id() && process::start_time(pid) == Some(start);
+        if !holder(&path).is_some_and(is_anothers) {
+            let _ = fs::remove_file(path);
+        }
     }
 
     fn path(&self, first: u32) -> PathBuf {
@@ -109,5 +116,21 @@ mod tests {
         sandbox.kill().unwrap();
         sandbox.wait().unwrap();
         assert!(one.take(7).unwrap());
+    }
+
+    #[test]
+    fn a_range_that_another_took_over_is_not_given_back_in_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = Registry { directory: folder.path().join("ids") };
+        assert!(registry.take(7).unwrap());
+        // Our sandbox died, and before we noticed another engine, here a stranger's process, took its range.
+        let mut other = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        registry.hand_to(7, other.id()).unwrap();
+        registry.give_back(7);
+        assert!(!registry.take(7).unwrap(), "two sandboxes would have one range");
+        other.kill().unwrap();
+        other.wait().unwrap();
+        registry.give_back(7);
+        assert!(!folder.path().join("ids/00000007").exists());
     }
 }
