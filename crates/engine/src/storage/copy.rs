@@ -63,6 +63,10 @@ impl Copy {
     ) -> Result<(), Errno> {
         let told = statat(from, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let kind = FileType::from_raw_mode(told.st_mode);
+        // A socket is nothing without its listener, and a second name for one leads to nothing.
+        if kind == FileType::Socket {
+            return Ok(());
+        }
         if kind != FileType::Directory && told.st_nlink > 1 {
             if let Some(first) = self.links.get(&(told.st_dev, told.st_ino)) {
                 return linkat(&self.top, first, to, name, AtFlags::empty());
@@ -88,8 +92,7 @@ impl Copy {
                 attributes(source.as_fd(), target.as_fd())?;
             }
             FileType::Symlink => symlinkat(readlinkat(from, name, Vec::new())?, to, name)?,
-            // A socket is nothing without its listener; fifos and whiteouts are nodes.
-            FileType::Socket => return Ok(()),
+            // Fifos and whiteouts.
             _ => mknodat(to, name, kind, Mode::RWXU, told.st_rdev)?,
         }
         finish(to, name, &told, kind)
@@ -184,6 +187,8 @@ mod tests {
         fs::set_permissions(from.join("opaque/program"), fs::Permissions::from_mode(0o4755)).unwrap();
         fs::hard_link(from.join("opaque/program"), from.join("link")).unwrap();
         symlink("/etc/shadow", from.join("symbolic")).unwrap();
+        drop(std::os::unix::net::UnixListener::bind(from.join("socket")).unwrap());
+        fs::hard_link(from.join("socket"), from.join("socket too")).unwrap();
         let sparse = fs::File::create(from.join("sparse")).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&sparse, b"end", 50 << 20).unwrap();
         let opaque = fs::File::open(from.join("opaque")).unwrap();
@@ -203,6 +208,7 @@ mod tests {
         assert_eq!(program.nlink(), 2);
         assert_eq!(program.ino(), fs::metadata(to.join("link")).unwrap().ino());
         assert_eq!(fs::read_link(to.join("symbolic")).unwrap(), Path::new("/etc/shadow"));
+        assert!(!to.join("socket").exists() && !to.join("socket too").exists());
         let sparse = fs::metadata(to.join("sparse")).unwrap();
         assert_eq!(sparse.len(), (50 << 20) + 3);
         assert!(sparse.blocks() * 512 < 1 << 20, "holes stay holes");

@@ -75,6 +75,10 @@ impl<W: Write> Export<W> {
     fn entry(&mut self, parent: BorrowedFd<'_>, name: &CStr, path: &Path, depth: usize) -> io::Result<()> {
         let told = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let kind = FileType::from_raw_mode(told.st_mode);
+        // A socket is nothing without its listener, and a second name for one leads to nothing.
+        if kind == FileType::Socket {
+            return Ok(());
+        }
         if kind != FileType::Directory && told.st_nlink > 1 {
             if let Some(first) = self.links.get(&(told.st_dev, told.st_ino)) {
                 return self.builder.append_link(&mut header(&told, EntryType::Link), path, first);
@@ -101,7 +105,7 @@ impl<W: Write> Export<W> {
                 header.set_device_minor(0)?;
                 self.builder.append_data(&mut header, path, io::empty())
             }
-            // A socket is nothing without its listener, and a sandbox has no other devices.
+            // A sandbox has no other devices.
             _ => Ok(()),
         }
     }

@@ -40,7 +40,7 @@ pub(super) fn read(upper: &Path, reader: impl Read) -> Result<(), Error> {
     let top = open(rustix::fs::CWD, upper).map_err(Error::at("open", upper))?;
     let budget = Rc::new(Cell::new(METADATA));
     let mut archive = Archive::new(Bounded { inner: reader, budget: Rc::clone(&budget) });
-    let mut import = Import { top, bytes: 0, directories: Vec::new() };
+    let mut import = Import { top, bytes: 0, open: Vec::new() };
     let mut entries = archive.entries().map_err(Error::at("read an archive for", upper))?;
     for count in 0.. {
         budget.set(METADATA);
@@ -52,7 +52,7 @@ pub(super) fn read(upper: &Path, reader: impl Read) -> Result<(), Error> {
         }
         import.entry(&mut entry)?;
     }
-    import.finish().map_err(Error::at("finish", upper))
+    import.leave(None).map_err(Error::at("finish", upper))
 }
 
 /// Fails a read beyond the budget: what the tar reader takes between two entries.
@@ -73,8 +73,9 @@ impl<R: Read> Read for Bounded<R> {
 struct Import {
     top: OwnedFd,
     bytes: u64,
-    /// Their times are set at the end: what is put into them changes them.
-    directories: Vec<(PathBuf, u64)>,
+    /// Those that the last entry lies in, with their times: what is put into them changes them, so they are set when they are left.
+    /// Never more than one path's worth: a sandbox can have millions of directories with names of any length.
+    open: Vec<(PathBuf, u64)>,
 }
 
 impl Import {
@@ -118,7 +119,8 @@ impl Import {
         };
         finish().map_err(|errno| failed(errno.into()))?;
         if made == Made::Directory {
-            self.directories.push((path, time));
+            self.leave(Some(&path)).map_err(|errno| failed(errno.into()))?;
+            self.open.push((path, time));
         }
         Ok(())
     }
@@ -197,10 +199,11 @@ impl Import {
         Err(Errno::INVAL)
     }
 
-    fn finish(&self) -> Result<(), Errno> {
-        for (path, time) in self.directories.iter().rev() {
-            let (parent, name) = self.parent(path)?;
-            match utimensat(&parent, name, &times(*time), AtFlags::SYMLINK_NOFOLLOW) {
+    /// Sets the times of the directories that `next` does not lie in. An archive that comes back to one changes it once more.
+    fn leave(&mut self, next: Option<&Path>) -> Result<(), Errno> {
+        while let Some((path, time)) = self.open.pop_if(|(path, _)| !next.is_some_and(|next| next.starts_with(path))) {
+            let (parent, name) = self.parent(&path)?;
+            match utimensat(&parent, name, &times(time), AtFlags::SYMLINK_NOFOLLOW) {
                 // Replaced by a later entry.
                 Err(Errno::NOENT) | Ok(()) => {}
                 Err(errno) => return Err(errno),

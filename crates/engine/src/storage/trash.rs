@@ -8,7 +8,7 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, chmodat, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, chmodat, openat, renameat_with, unlinkat};
 use rustix::io::Errno;
 
 use super::Error;
@@ -77,8 +77,7 @@ fn empty(top: BorrowedFd<'_>, directory: BorrowedFd<'_>, depth: usize, moved: &m
         if !is_directory {
             remove(directory, &name, AtFlags::empty())?;
         } else if depth >= DEEPEST {
-            *moved += 1;
-            renameat(directory, &name, top, format!(".deep-{moved}"))?;
+            move_up(directory, &name, top, moved)?;
         } else {
             let inner = open_directory(directory, &name)?;
             let before = *moved;
@@ -91,6 +90,17 @@ fn empty(top: BorrowedFd<'_>, directory: BorrowedFd<'_>, depth: usize, moved: &m
         }
     }
     Ok(())
+}
+
+/// Under a name that is free: a deletion that was cut short has left some at the top, and so may whoever made the tree.
+fn move_up(directory: BorrowedFd<'_>, name: &CString, top: BorrowedFd<'_>, moved: &mut u64) -> Result<(), Errno> {
+    loop {
+        *moved += 1;
+        match renameat_with(directory, name, top, format!(".deep-{moved}"), RenameFlags::NOREPLACE) {
+            Err(Errno::EXIST) => {}
+            other => return other,
+        }
+    }
 }
 
 fn remove(directory: BorrowedFd<'_>, name: &CString, flags: AtFlags) -> Result<(), Errno> {
@@ -131,15 +141,31 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let tree = folder.path().join("tree");
         std::fs::create_dir(&tree).unwrap();
+        make_deep(&tree);
+        delete(&tree).unwrap();
+        assert!(!tree.exists());
+    }
+
+    #[test]
+    fn a_deletion_that_was_cut_short_is_finished() {
+        let folder = tempfile::tempdir().unwrap();
+        let tree = folder.path().join("tree");
+        for name in [".deep-1", ".deep-2/file", "deep"] {
+            std::fs::create_dir_all(tree.join(name)).unwrap();
+        }
+        make_deep(&tree.join("deep"));
+        make_deep(&tree.join(".deep-1"));
+        delete(&tree).unwrap();
+        assert!(!tree.exists());
+    }
+
+    fn make_deep(tree: &Path) {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let mut at = openat(CWD, &tree, flags, Mode::empty()).unwrap();
+        let mut at = openat(CWD, tree, flags, Mode::empty()).unwrap();
         for _ in 0..5000 {
             mkdirat(&at, "d", Mode::RWXU).unwrap();
             at = openat(&at, "d", flags, Mode::empty()).unwrap();
         }
-        drop(at);
-        delete(&tree).unwrap();
-        assert!(!tree.exists());
     }
 
     #[test]
