@@ -28,7 +28,7 @@ use crate::reaper::{Age, Reaper, Task};
 use crate::refused::{Refused, Step};
 use crate::spawner::handle::{Again, Spawner, Spawners};
 use crate::spawner::wire::{Outgoing, Request};
-use crate::spec::{Limits, Network, SandboxId, Spec, Storage};
+use crate::spec::{Egress, Limits, Network, SandboxId, Spec, Storage, Verdict};
 use crate::state::{Ended, Found, LargestProcess, Running, Usage};
 use crate::{guest_line, guest_program, storage};
 
@@ -251,22 +251,28 @@ impl Engine {
         self.house.records.write_spec(&spec)
     }
 
-    /// Another egress policy, at once if it runs. Between no network and some there is no way for a running sandbox:
-    /// its namespace was made for one or the other.
+    /// Another egress policy, at once if it runs. A running sandbox that shall have no network any more keeps the namespace it
+    /// was born with and reaches nobody; one that was born without has no way to get one.
     pub fn set_network(&self, id: &SandboxId, network: &Network) -> Result<(), Error> {
         let mut spec = self.house.spec(id)?;
-        if self.house.running(id).is_ok() {
-            match (&spec.network, network) {
-                (Network::None, Network::None) => {}
-                (Network::Full(_), Network::Full(egress)) => self.house.proxy()?.update(id, egress)?,
-                (Network::None, Network::Full(_)) | (Network::Full(_), Network::None) => {
-                    return Err(Error::Invalid(format!(
-                        "sandbox {id} runs: stop it to give or take its network, or deny everything by policy"
-                    )));
-                }
+        spec.network = match (&spec.network, network) {
+            _ if self.house.running(id).is_err() => network.clone(),
+            (Network::None, Network::None) => Network::None,
+            (Network::Full(_), Network::Full(egress)) => {
+                self.house.proxy()?.update(id, egress)?;
+                network.clone()
             }
-        }
-        spec.network = network.clone();
+            (Network::Full(_), Network::None) => {
+                let nobody = Egress { otherwise: Verdict::Deny, ..Egress::default() };
+                self.house.proxy()?.update(id, &nobody)?;
+                Network::Full(nobody)
+            }
+            (Network::None, Network::Full(_)) => {
+                return Err(Error::Invalid(format!(
+                    "sandbox {id} was started without a network; stop it to give it one, and start it again"
+                )));
+            }
+        };
         self.house.records.write_spec(&spec)
     }
 

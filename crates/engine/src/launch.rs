@@ -35,14 +35,17 @@ pub struct Means {
     pub privilege: Privilege,
 }
 
+/// What came of a clone.
+pub enum Born {
+    /// It has become the guest; with the number of the window it joined.
+    Guest(Child, usize),
+    /// It has exited, and waits for its parent, the engine, to take note.
+    Refused(Child, Refused),
+}
+
 impl Launcher {
-    /// Starts a sandbox; returns when its process has become the guest, with the number of the window it joined.
-    pub fn start(
-        &mut self,
-        launch: &Launch,
-        passed: &Incoming,
-        guest: BorrowedFd<'_>,
-    ) -> Result<(Child, usize), Refused> {
+    /// Starts a sandbox; returns when its process has become the guest, or was refused on the way.
+    pub fn start(&mut self, launch: &Launch, passed: &Incoming, guest: BorrowedFd<'_>) -> Result<Born, Refused> {
         let mut overlays = Ok(Vec::new());
         let assembler = share_memory(&self.alone, &mut self.stack, flags::FILES, None, || {
             overlays = root::assemble(launch, passed);
@@ -63,10 +66,10 @@ impl Launcher {
             1
         })
         .step("clone the sandbox's first process")?;
-        match outcome {
-            None => Ok((child, window)),
-            Some(refused) => Err(refused),
-        }
+        Ok(match outcome {
+            None => Born::Guest(child, window),
+            Some(refused) => Born::Refused(child, refused),
+        })
     }
 }
 

@@ -314,6 +314,56 @@ fn a_sandbox_with_a_network_reaches_the_proxy_before_and_after_the_engine_is_rep
 }
 
 #[test]
+fn a_running_sandbox_can_be_cut_off_and_let_out_again() {
+    let house = House::open();
+    let mut spec = house.spec();
+    spec.network = Network::Full(Egress::default());
+    let id = house.engine.launch(&spec).unwrap().id;
+    // The code of the answer to a question: 5 is a refusal.
+    let ask = "python3 -c \"import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(20); \
+        s.sendto(bytes.fromhex('123401000001000000000000') + b'\\x07example\\x00\\x00\\x01\\x00\\x01', ('10.200.0.1', 53)); \
+        print(s.recv(512)[3] & 15)\"";
+    assert_ne!(house.output(&id, ask), "5");
+    house.engine.set_network(&id, &Network::None).unwrap();
+    assert_eq!(house.output(&id, ask), "5");
+    let house = house.reopen();
+    house.engine.found().unwrap();
+    assert_eq!(house.output(&id, ask), "5", "a server that comes back holds to it");
+    house.engine.set_network(&id, &spec.network).unwrap();
+    assert_ne!(house.output(&id, ask), "5");
+    let without = house.launch();
+    let refused = house.engine.set_network(&without, &spec.network).unwrap_err().to_string();
+    assert!(refused.contains("started without a network"), "{refused}");
+    house.engine.destroy(&without).unwrap();
+    house.engine.destroy(&id).unwrap();
+    house.assert_empty();
+}
+
+#[test]
+fn a_launch_that_is_refused_half_way_leaves_no_process() {
+    let house = House::open();
+    let mut spec = house.spec();
+    let folder = tempfile::tempdir().unwrap();
+    // Once the first is mounted there is no place for the second: nobody makes one in a folder of the host's.
+    let mount = |target: &str| Mount { source: folder.path().into(), target: target.into(), access: Access::ReadOnly };
+    spec.mounts = vec![mount("/data"), mount("/data/inner")];
+    let refused = house.engine.launch(&spec).unwrap_err().to_string();
+    assert!(refused.contains("/data/inner"), "{refused}");
+    assert_eq!(zombies(), 0, "children of ours that nobody waited for");
+    house.assert_empty();
+}
+
+fn zombies() -> usize {
+    let ours = std::process::id().to_string();
+    let stats = std::fs::read_dir("/proc").unwrap().flatten().map(|process| process.path().join("stat"));
+    let is_ours = |stat: String| {
+        let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        fields.next() == Some("Z") && fields.next() == Some(&ours)
+    };
+    stats.filter_map(|path| std::fs::read_to_string(path).ok()).filter(|stat| is_ours(stat.clone())).count()
+}
+
+#[test]
 fn a_sandbox_that_eats_its_memory_loses_the_process_and_the_host_counts_it() {
     let house = House::open();
     let mut spec = house.spec();

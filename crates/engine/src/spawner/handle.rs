@@ -1,13 +1,13 @@
 //! The engine's end of its spawners.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use rustix::process::{Pid, WaitOptions};
+use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions};
 
 use cove_sys::clone::SingleThreaded;
 
@@ -54,7 +54,10 @@ impl Spawner {
         let socket = self.socket.as_ref().ok_or_else(|| Refused::new("reach a spawner", Errno::PIPE))?;
         wire::send(socket.as_fd(), request, descriptors)?;
         match wire::receive(socket.as_fd())? {
-            Some((Answer::Refused(refused), _)) => Err(refused),
+            Some((Answer::Refused(refused), dead)) => {
+                dead.0.iter().for_each(|pidfd| take_note(pidfd.as_fd()));
+                Err(refused)
+            }
             Some(answered) => Ok(answered),
             None => Err(Refused::new("hear from a spawner, which has died", Errno::PIPE)),
         }
@@ -67,6 +70,13 @@ impl Drop for Spawner {
         // It ends by itself when its socket closes; waiting leaves no zombie.
         let _ = rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(self.pid), WaitOptions::empty()));
     }
+}
+
+/// A process of a launch that was refused has exited and is this process's child.
+fn take_note(pidfd: BorrowedFd<'_>) {
+    let wait = || rustix::process::waitid(WaitId::PidFd(pidfd), WaitIdOptions::EXITED);
+    // Whoever it belonged to, it is gone.
+    let _ = rustix::io::retry_on_intr(wait);
 }
 
 fn sockets() -> Result<(OwnedFd, OwnedFd), Refused> {

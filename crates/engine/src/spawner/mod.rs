@@ -16,7 +16,7 @@ use cove_sys::clone::{SingleThreaded, Stack};
 
 use crate::fence;
 use crate::guest_program;
-use crate::launch::{Launcher, Means};
+use crate::launch::{Born, Launcher, Means};
 use crate::limits::Rlimits;
 use crate::privilege;
 use crate::refused::{Refused, Step};
@@ -94,8 +94,13 @@ impl Spawner {
             }
             Request::Launch(launch) => {
                 let guest = self.guest.as_ref().ok_or_else(|| Refused::new("find the guest", Errno::NOENT))?;
-                let (child, window) = self.launcher.start(&launch, &passed, guest.as_fd())?;
-                Ok((Answer::Started { pid: child.pid.as_raw_nonzero().get(), window }, vec![child.pidfd]))
+                Ok(match self.launcher.start(&launch, &passed, guest.as_fd())? {
+                    Born::Guest(child, window) => {
+                        (Answer::Started { pid: child.pid.as_raw_nonzero().get(), window }, vec![child.pidfd])
+                    }
+                    // With its descriptor: it is the engine's child, and stays a zombie until the engine has waited for it.
+                    Born::Refused(child, refused) => (Answer::Refused(refused), vec![child.pidfd]),
+                })
             }
         }
     }
