@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cove_protocol::frame::{self, BULK, FILE_BULK};
-use cove_protocol::{Control, Event, Failure, Frame, FrameError, Kind, Reply, Request};
+use cove_protocol::{Control, Event, Failure, FailureKind, Frame, FrameError, Kind, Reply, Request};
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
 
 /// A connection to a guest, whatever carries it.
@@ -82,7 +82,7 @@ impl Guest {
     pub async fn send(&self, request: &Request) -> Result<Operation, GuestError> {
         let pipe = self.connect.connect().await?;
         let (from, to) = tokio::io::split(pipe);
-        let mut operation = Operation { from: Receiver { from }, to: Sender { to } };
+        let mut operation = Operation { from: Receiver { from, room: None }, to: Sender { to } };
         operation.to.frame(&Frame::json(Kind::Request, request)).await?;
         Ok(operation)
     }
@@ -113,7 +113,12 @@ pub struct Operation {
 
 pub struct Receiver {
     from: ReadHalf<Box<dyn Pipe>>,
+    /// Bytes that may still come, where all of them are held until the end.
+    room: Option<usize>,
 }
+
+/// What is gathered from a sandbox into one answer has so many bytes at most, however few things it claims to be.
+pub const GATHERED: usize = 128 << 20;
 
 pub struct Sender {
     to: WriteHalf<Box<dyn Pipe>>,
@@ -130,6 +135,12 @@ pub enum Item {
 }
 
 impl Operation {
+    /// For those who hold all that comes until the end: beyond [`GATHERED`] bytes it is an error.
+    pub fn gathered(mut self) -> Operation {
+        self.from.room = Some(GATHERED);
+        self
+    }
+
     /// The guest's reply. A close without one means that the guest went away.
     pub async fn reply(&mut self) -> Result<Reply, GuestError> {
         let Some(frame) = frame::read_async(&mut self.from.from).await? else {
@@ -158,6 +169,11 @@ impl Receiver {
         let Some(frame) = frame::read_async(&mut self.from).await? else {
             return Err(GuestError::Unreachable("closed before the end".into()));
         };
+        if let Some(room) = &mut self.room {
+            let too_much =
+                || Failure::new(FailureKind::Exhausted, format!("more than {} MiB; ask for less", GATHERED >> 20));
+            *room = room.checked_sub(frame.payload.len()).ok_or_else(too_much)?;
+        }
         Ok(Some(match frame.kind {
             Kind::Stdout => Item::Stdout(frame.payload),
             Kind::Stderr => Item::Stderr(frame.payload),
@@ -198,5 +214,30 @@ impl Sender {
 
     async fn frame(&mut self, frame: &Frame) -> Result<(), GuestError> {
         Ok(frame::write_async(&mut self.to, frame.kind, &frame.payload).await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_guest_that_tells_without_end_is_not_held_without_end() {
+        let (ours, mut theirs) = tokio::io::duplex(1 << 20);
+        let (from, to) = tokio::io::split(Box::new(ours) as Box<dyn Pipe>);
+        let mut operation = Operation { from: Receiver { from, room: None }, to: Sender { to } }.gathered();
+        tokio::spawn(async move {
+            let piece = vec![0; cove_protocol::MAX_PAYLOAD];
+            while frame::write_async(&mut theirs, Kind::Data, &piece).await.is_ok() {}
+        });
+        let mut taken = 0;
+        let refused = loop {
+            match operation.from.next().await {
+                Ok(Some(Item::Data(bytes))) => taken += bytes.len(),
+                Ok(other) => panic!("{other:?}"),
+                Err(error) => break error.to_string(),
+            }
+        };
+        assert_eq!((taken, refused.as_str()), (GATHERED, "more than 128 MiB; ask for less"));
     }
 }

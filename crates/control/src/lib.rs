@@ -35,6 +35,7 @@ pub mod interpreter;
 pub mod job;
 pub mod key;
 pub mod ledger;
+mod lines;
 pub mod lock;
 mod neighbourhood;
 pub mod peer;

@@ -53,6 +53,9 @@ fn quote(text: &str) -> String {
     quoted
 }
 
+/// Digits of an exit status, and to spare.
+const LONGEST_STATUS: usize = 16;
+
 /// One stream of bash on its way to text events: finds the mark even when it comes in pieces, and never cuts a UTF-8 character.
 pub struct Stream {
     mark: Vec<u8>,
@@ -80,7 +83,8 @@ impl Stream {
                 self.held.clear();
                 return text;
             }
-            return self.give(at);
+            // Whoever imitates the mark has its text shown like any other: only a status is waited for.
+            return self.give(if after.len() > LONGEST_STATUS { self.held.len() } else { at });
         }
         let possible = (1..self.mark.len()).rev().find(|&n| self.held.ends_with(&self.mark[..n])).unwrap_or(0);
         self.give(self.held.len() - possible)
@@ -117,6 +121,16 @@ mod tests {
         }
         assert_eq!(seen, "hé\u{1}x\n");
         assert_eq!(stream.status.as_deref(), Some("7"));
+    }
+
+    #[test]
+    fn a_mark_that_never_ends_is_text_and_not_kept() {
+        let mut stream = Stream::new("ab");
+        let imitated = format!("\u{1}cove:ab:{}", "7".repeat(100));
+        assert_eq!(stream.take(imitated.as_bytes()), imitated);
+        assert!(stream.held.is_empty());
+        assert_eq!(stream.take(b"\x01cove:ab:0\x01"), "");
+        assert_eq!(stream.status.as_deref(), Some("0"));
     }
 
     #[test]

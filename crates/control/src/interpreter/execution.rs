@@ -11,8 +11,10 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::cell::{CellError, CellResult, SANDBOX_GONE};
+use super::events::{self, Events, Scales, Weighed};
 use super::{Cell, CellEvent, Context, Language, bash, driver, typescript};
 use crate::guest::{Guest, GuestError, Item, Operation, Receiver};
+use crate::lines::{self, Lines};
 use crate::provider::Provider;
 use crate::sandbox::cause::Cause;
 
@@ -23,25 +25,16 @@ const SIGKILL: i32 = 9;
 const YIELD_WITHIN: Duration = Duration::from_secs(4);
 /// The longest line a driver may send; its own limit for one value is half of this.
 const MAX_LINE: usize = 40 << 20;
-/// Events on their way to a slow client; beyond that the cell waits.
-const AHEAD: usize = 64;
-
 /// Puts the cell to the context and streams what happens.
-pub fn run(
-    guest: Guest,
-    memory: Memory,
-    context: Context,
-    operation: Operation,
-    cell: Cell,
-) -> mpsc::Receiver<CellEvent> {
-    let (to, events) = mpsc::channel(AHEAD);
+pub fn run(guest: Guest, memory: Memory, context: Context, operation: Operation, cell: Cell) -> Events {
+    let (to, told) = events::channel();
     tokio::spawn(async move {
         let mut execution = Execution { guest, memory, context, to, timed_out: None };
         execution.run(operation, cell).await;
         // The receiver may be gone; then nobody waits for this.
-        let _ = execution.to.send(CellEvent::Done).await;
+        let _ = execution.to.send((CellEvent::Done, None)).await;
     });
-    events
+    told
 }
 
 /// Whom to ask what the memory of the sandbox came to.
@@ -66,7 +59,7 @@ struct Execution {
     guest: Guest,
     memory: Memory,
     context: Context,
-    to: mpsc::Sender<CellEvent>,
+    to: mpsc::Sender<Weighed>,
     /// The time limit, once it has struck.
     timed_out: Option<Duration>,
 }
@@ -92,8 +85,8 @@ impl Execution {
             self.fail(CellError::new("ContextDied", format!("the cell could not be sent: {error}"))).await;
             return;
         }
-        let (lines_to, mut lines) = mpsc::channel(AHEAD);
-        let reader = Reader { id, language: self.context.language.clone(), to: lines_to };
+        let (lines_to, mut lines) = mpsc::channel(1);
+        let reader = Reader { id, language: self.context.language.clone(), to: lines_to, scales: Scales::new() };
         let reading = tokio::spawn(reader.read(from));
 
         let deadline = cell.timeout.map(|limit| (Instant::now() + limit, limit));
@@ -166,7 +159,7 @@ impl Execution {
     }
 
     async fn fail(&self, error: CellError) {
-        let _ = self.to.send(CellEvent::Error(error)).await;
+        let _ = self.to.send((CellEvent::Error(error), None)).await;
     }
 }
 
@@ -214,7 +207,8 @@ fn death(
 struct Reader {
     id: String,
     language: Language,
-    to: mpsc::Sender<CellEvent>,
+    to: mpsc::Sender<Weighed>,
+    scales: Scales,
 }
 
 /// A driver's line.
@@ -245,20 +239,18 @@ impl Reader {
     }
 
     async fn read_lines(self, mut from: Receiver) -> End {
-        let (mut held, mut words) = (Vec::new(), String::new());
+        let (mut lines, mut words) = (Lines::of_at_most(MAX_LINE), String::new());
         loop {
             match from.next().await {
                 Ok(Some(Item::Stdout(bytes))) => {
-                    held.extend_from_slice(&bytes);
-                    while let Some(end) = held.iter().position(|&byte| byte == b'\n') {
-                        let rest = held.split_off(end + 1);
-                        let line = std::mem::replace(&mut held, rest);
-                        if let Some(end) = self.line(&line).await {
+                    let whole = match lines.take(&bytes) {
+                        Ok(whole) => whole,
+                        Err(too_long) => return End::Broken(format!("the interpreter sent {too_long}")),
+                    };
+                    for line in lines::each(&whole) {
+                        if let Some(end) = self.line(line).await {
                             return end;
                         }
-                    }
-                    if held.len() > MAX_LINE {
-                        return End::Broken(format!("the interpreter sent a line of over {MAX_LINE} bytes"));
                     }
                 }
                 Ok(Some(Item::Stderr(bytes))) => keep_last(&mut words, &bytes),
@@ -288,33 +280,38 @@ impl Reader {
             Ok(Line::Result(result)) => CellEvent::Result(result),
             Ok(Line::Error(error)) => CellEvent::Error(error),
         };
-        let _ = self.to.send(event).await;
+        self.tell(event, line.len()).await;
         None
+    }
+
+    /// Nobody may be listening any more.
+    async fn tell(&self, event: CellEvent, bytes: usize) {
+        let _ = self.to.send(self.scales.weigh(event, bytes).await).await;
     }
 
     async fn read_bash(self, mut from: Receiver) -> End {
         let (mut out, mut err) = (bash::Stream::new(&self.id), bash::Stream::new(&self.id));
-        let _ = self.to.send(CellEvent::Started { count: 1 }).await;
+        self.tell(CellEvent::Started { count: 1 }, 0).await;
         while out.status.is_none() || err.status.is_none() {
             let event = match from.next().await {
                 Ok(Some(Item::Stdout(bytes))) => {
                     let text = out.take(&bytes);
-                    (!text.is_empty()).then_some(CellEvent::Stdout { text })
+                    (!text.is_empty()).then_some((text.len(), CellEvent::Stdout { text }))
                 }
                 Ok(Some(Item::Stderr(bytes))) => {
                     let text = err.take(&bytes);
-                    (!text.is_empty()).then_some(CellEvent::Stderr { text })
+                    (!text.is_empty()).then_some((text.len(), CellEvent::Stderr { text }))
                 }
                 Ok(Some(Item::Event(Event::Exited { exit }))) => return End::Died(Some(exit), String::new()),
                 Ok(Some(_)) => None,
                 Ok(None) | Err(_) => return End::Died(None, String::new()),
             };
-            if let Some(event) = event {
-                let _ = self.to.send(event).await;
+            if let Some((bytes, event)) = event {
+                self.tell(event, bytes).await;
             }
         }
         if let Some(code) = out.status.as_deref().filter(|&code| code != "0") {
-            let _ = self.to.send(CellEvent::Error(CellError::new("ExitCode", format!("exit status {code}")))).await;
+            self.tell(CellEvent::Error(CellError::new("ExitCode", format!("exit status {code}"))), 0).await;
         }
         End::Done
     }

@@ -26,6 +26,7 @@ mod bash;
 pub mod cell;
 pub mod context;
 pub mod driver;
+mod events;
 mod execution;
 pub(crate) mod typescript;
 
@@ -35,10 +36,11 @@ use std::sync::Arc;
 use cove_engine::SandboxId;
 use cove_protocol::process::Selector;
 use cove_protocol::{FailureKind, Reply, Request};
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::Mutex;
 
 pub use self::cell::{Cell, CellEvent, Outcome};
 pub use self::context::{Context, ContextId, Language, NewContext};
+pub use self::events::Events;
 use crate::guest::{Guest, GuestError, Operation};
 use crate::provider::Provider;
 
@@ -178,12 +180,7 @@ impl Interpreter {
     }
 
     /// Runs a cell; its events come through the channel, [`CellEvent::Done`] last. Dropping the receiver interrupts it.
-    pub async fn execute(
-        &self,
-        sandbox: &SandboxId,
-        guest: &Guest,
-        cell: Cell,
-    ) -> Result<mpsc::Receiver<CellEvent>, InterpreterError> {
+    pub async fn execute(&self, sandbox: &SandboxId, guest: &Guest, cell: Cell) -> Result<Events, InterpreterError> {
         Ok(self.join(sandbox, guest, &cell).await?.run(cell))
     }
 
@@ -235,7 +232,7 @@ pub struct Joined {
 
 impl Joined {
     /// Puts the cell to it; see [`Interpreter::execute`].
-    pub fn run(self, cell: Cell) -> mpsc::Receiver<CellEvent> {
+    pub fn run(self, cell: Cell) -> Events {
         execution::run(self.guest, self.memory, self.context, self.operation, cell)
     }
 }

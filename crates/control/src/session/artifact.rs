@@ -163,8 +163,8 @@ impl App {
 /// Files in the sandbox's folder; none where there is no folder.
 async fn list(guest: &Guest) -> Result<Vec<Entry>, Error> {
     let request = Request::List { path: FOLDER.into(), user: None, depth: 8 };
-    let (_, mut operation) = match guest.open(&request).await {
-        Ok(opened) => opened,
+    let mut operation = match guest.open(&request).await {
+        Ok((_, operation)) => operation.gathered(),
         Err(GuestError::Failed(failure))
             if matches!(failure.kind, FailureKind::NotFound | FailureKind::NotADirectory) =>
         {

@@ -68,14 +68,19 @@ impl App {
         let mut events = joined.run(cell);
         self.say(&session.id, vec![Message::ExecutionStarted { execution: id.clone() }]).await?;
         let mut outcome = Outcome::default();
-        let mut batch = Vec::new();
-        while events.recv_many(&mut batch, 64).await > 0 {
-            let messages: Vec<Message> = batch.iter().filter_map(message).collect();
+        let mut noted = Noted::default();
+        loop {
+            let batch = events.recv_many(64).await;
+            if batch.is_empty() {
+                break;
+            }
+            let messages: Vec<Message> =
+                batch.iter().filter_map(message).filter_map(|said| noted.admit(said)).collect();
             if !messages.is_empty() {
                 self.say(&session.id, messages).await?;
             }
             self.touch(&sandbox.id);
-            for event in batch.drain(..) {
+            for event in batch {
                 outcome.take(event);
             }
         }
@@ -99,6 +104,42 @@ impl App {
     }
 }
 
+/// How much of one execution is in the journal already, which lies in the server's database: code that never stops
+/// writing must not fill it.
+#[derive(Default)]
+struct Noted {
+    bytes: usize,
+    cut: bool,
+}
+
+/// Bytes of one execution that the journal keeps; as much as its answer holds.
+const NOTED: usize = 48 << 20;
+
+impl Noted {
+    /// What is to be noted; the first that does not fit is noted as a cut, the rest not at all.
+    fn admit(&mut self, message: Message) -> Option<Message> {
+        // An error is small, and why everything ended.
+        if matches!(message, Message::Error(_)) {
+            return Some(message);
+        }
+        self.bytes = self.bytes.saturating_add(weight(&message));
+        if self.bytes <= NOTED {
+            return Some(message);
+        }
+        let content = format!("\n[journal cut: over {} MiB; write it to a file]\n", NOTED >> 20);
+        let first = !std::mem::replace(&mut self.cut, true);
+        first.then_some(Message::Log { stream: Stream::Stderr, content })
+    }
+}
+
+fn weight(message: &Message) -> usize {
+    match message {
+        Message::Log { content, .. } => content.len(),
+        Message::Result(result) => result.data.values().map(|value| value.to_string().len()).sum(),
+        _ => 0,
+    }
+}
+
 fn message(event: &CellEvent) -> Option<Message> {
     match event {
         CellEvent::Started { .. } | CellEvent::Done => None,
@@ -106,5 +147,22 @@ fn message(event: &CellEvent) -> Option<Message> {
         CellEvent::Stderr { text } => Some(Message::Log { stream: Stream::Stderr, content: text.clone() }),
         CellEvent::Result(result) => Some(Message::Result(result.clone())),
         CellEvent::Error(error) => Some(Message::Error(error.clone())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_journal_is_cut_once_and_still_tells_the_error() {
+        let mut noted = Noted::default();
+        let log = |bytes: usize| Message::Log { stream: Stream::Stdout, content: "x".repeat(bytes) };
+        let said: Vec<Message> = (0..100).filter_map(|_| noted.admit(log(1 << 20))).collect();
+        let bytes: usize = said.iter().map(weight).sum();
+        assert!(bytes <= NOTED + 200, "{bytes}");
+        let cuts = said.iter().filter(|said| matches!(said, Message::Log { content, .. } if content.contains("cut")));
+        assert_eq!(cuts.count(), 1);
+        assert!(noted.admit(Message::Error(CellError::new("A", "why"))).is_some());
     }
 }

@@ -11,12 +11,13 @@ use futures::stream;
 use http::{Method, Request, StatusCode, header};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use tokio::sync::mpsc;
 
 use super::error::plain;
 use crate::guest::Guest;
 use crate::interpreter::cell::{CHART, CellResult, DATA, SANDBOX_GONE};
-use crate::interpreter::{Cell, CellEvent, Context, ContextId, Interpreter, InterpreterError, Language, NewContext};
+use crate::interpreter::{
+    Cell, CellEvent, Context, ContextId, Events, Interpreter, InterpreterError, Language, NewContext,
+};
 use crate::sandbox::Sandbox;
 
 /// Where the original listens; clients name it in their headers and host names.
@@ -153,7 +154,7 @@ fn describe(context: &Context) -> Value {
 
 /// The events as lines, with a sign of life while the cell is silent. Dropping the stream interrupts the cell.
 /// A sandbox that goes away breaks the stream, which is how clients tell it from a cell that failed.
-fn lines(events: mpsc::Receiver<CellEvent>) -> impl futures::Stream<Item = io::Result<Bytes>> {
+fn lines(events: Events) -> impl futures::Stream<Item = io::Result<Bytes>> {
     stream::unfold(Some(events), |events| async move {
         let mut events = events?;
         let (line, rest) = match tokio::time::timeout(KEEP_ALIVE, events.recv()).await {

@@ -8,12 +8,15 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use prost::Message as _;
+
 use super::connect::{Code, RpcError};
 use super::message::filesystem::FilesystemEvent;
 use crate::random;
 
 const PER_SANDBOX: usize = 256;
 const EVENTS: usize = 16 << 10;
+const BYTES: usize = 4 << 20;
 const UNFETCHED: Duration = Duration::from_secs(3600);
 
 #[derive(Default)]
@@ -36,20 +39,33 @@ impl Drop for Watcher {
 
 /// What one watcher saw and nobody has fetched; the oldest is dropped when it runs full.
 #[derive(Clone, Default)]
-pub struct Events(Arc<Mutex<VecDeque<FilesystemEvent>>>);
+pub struct Events(Arc<Mutex<Unfetched>>);
+
+#[derive(Default)]
+struct Unfetched {
+    events: VecDeque<FilesystemEvent>,
+    bytes: usize,
+}
 
 impl Events {
     pub fn push(&self, event: FilesystemEvent) {
-        let mut events = self.0.lock().expect("no holder panics");
-        if events.len() == EVENTS {
-            events.pop_front();
+        let mut held = self.0.lock().expect("no holder panics");
+        held.bytes += weight(&event);
+        held.events.push_back(event);
+        while held.events.len() > EVENTS || held.bytes > BYTES {
+            let Some(oldest) = held.events.pop_front() else { break };
+            held.bytes -= weight(&oldest);
         }
-        events.push_back(event);
     }
 
     fn take(&self) -> Vec<FilesystemEvent> {
-        self.0.lock().expect("no holder panics").drain(..).collect()
+        std::mem::take(&mut *self.0.lock().expect("no holder panics")).events.into()
     }
+}
+
+/// A name is as long as the sandbox likes.
+fn weight(event: &FilesystemEvent) -> usize {
+    event.encoded_len()
 }
 
 impl Watchers {
@@ -117,6 +133,17 @@ mod tests {
         watchers.add("two", async |_| ()).unwrap();
         watchers.forget("one");
         watchers.add("one", async |_| ()).unwrap();
+    }
+
+    #[test]
+    fn names_of_any_length_are_held_within_bounds() {
+        let events = Events::default();
+        for _ in 0..100 {
+            events.push(FilesystemEvent { name: "x".repeat(1 << 20), ..FilesystemEvent::default() });
+        }
+        assert_eq!(events.take().len(), 3);
+        events.push(FilesystemEvent::default());
+        assert_eq!(events.take().len(), 1);
     }
 
     #[test]

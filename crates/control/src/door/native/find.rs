@@ -64,7 +64,7 @@ pub async fn grep(
     let (_, guest) = app.reach(&caller, &id).await?;
     let limit = within("limit", query.limit, MOST, MOST)?;
     let request = Request::Grep { path: query.path, pattern: query.pattern, user: query.user, limit: Some(limit) };
-    let (_, mut operation) = guest.open(&request).await?;
+    let mut operation = guest.open(&request).await?.1.gathered();
     let mut all = Vec::new();
     while let Some(item) = operation.from.next().await? {
         if let Item::Event(Event::Matches { matches }) = item {

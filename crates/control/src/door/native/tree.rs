@@ -66,7 +66,7 @@ impl From<Entry> for EntryView {
 
 /// All entries that a streaming request brings.
 pub async fn entries(guest: &Guest, request: &Request) -> Result<Vec<EntryView>, Error> {
-    let (_, mut operation) = guest.open(request).await?;
+    let mut operation = guest.open(request).await?.1.gathered();
     let mut all = Vec::new();
     while let Some(item) = operation.from.next().await? {
         if let Item::Event(Event::Entries { entries }) = item {

@@ -128,7 +128,7 @@ async fn list(Extension(machine): Extension<Machine>, Query(query): Query<Listin
 }
 
 async fn entries(guest: &Guest, request: &Request) -> Result<Vec<Entry>, GuestError> {
-    let (_, mut operation) = guest.open(request).await?;
+    let mut operation = guest.open(request).await?.1.gathered();
     let mut all = Vec::new();
     while let Some(item) = operation.from.next().await? {
         if let Item::Event(Event::Entries { entries }) = item {
@@ -256,7 +256,7 @@ async fn find_text(Extension(machine): Extension<Machine>, Query(query): Query<S
     let request =
         Request::Grep { path: machine.path(&query.path), pattern: query.pattern, user: None, limit: Some(MOST as u32) };
     let failed = |error| problem(&query.path, error);
-    let (_, mut operation) = machine.guest.open(&request).await.map_err(failed)?;
+    let mut operation = machine.guest.open(&request).await.map_err(failed)?.1.gathered();
     let mut found = Vec::new();
     while let Some(item) = operation.from.next().await.map_err(failed)? {
         if let Item::Event(Event::Matches { matches }) = item {

@@ -63,6 +63,9 @@ pub struct Desk {
     sizes: Arc<Mutex<HashMap<String, cove_protocol::process::TerminalSize>>>,
 }
 
+/// Sizes of terminals that are remembered.
+const MOST_SIZES: usize = 10_000;
+
 impl Desk {
     fn line(&self, session: String) -> Arc<tokio::sync::Mutex<()>> {
         let mut lines = self.lines.lock().expect("nothing panics while it holds the lock");
@@ -76,7 +79,12 @@ impl Desk {
     }
 
     fn set_size(&self, terminal: String, size: cove_protocol::process::TerminalSize) {
-        self.sizes.lock().expect("nothing panics while it holds the lock").insert(terminal, size);
+        let mut sizes = self.sizes.lock().expect("nothing panics while it holds the lock");
+        // Shells end by themselves and tell nobody here; one whose size is forgotten is shown with the usual one.
+        if sizes.len() >= MOST_SIZES {
+            sizes.clear();
+        }
+        sizes.insert(terminal, size);
     }
 
     fn forget_size(&self, terminal: &str) {

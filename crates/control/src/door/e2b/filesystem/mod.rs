@@ -30,7 +30,7 @@ pub async fn list(envd: &Envd, user: Option<&str>, request: ListDirRequest) -> R
         return Err(RpcError::new(Code::InvalidArgument, format!("path is not a directory: {path}")).into());
     }
     let ask = Ask::List { path: path.clone(), user: Some(ROOT.into()), depth: request.depth.max(1) };
-    let (_, mut operation) = envd.guest.open(&ask).await?;
+    let mut operation = envd.guest.open(&ask).await?.1.gathered();
     let mut found = Vec::new();
     while let Some(item) = operation.from.next().await? {
         let Item::Event(Event::Entries { entries }) = item else { continue };

@@ -16,6 +16,7 @@ use crate::door::daytona::problem::{Answer, Problem};
 use crate::door::daytona::sdk::OutputShape;
 use crate::door::daytona::toolbox::output::{self, Chunk, Log};
 use crate::guest::{GuestError, Item, Receiver};
+use crate::lines::{self, Lines};
 
 /// Set on a relay whose input must not show in its log.
 const QUIET: &str = "COVE_INPUT_ECHO_OFF";
@@ -118,17 +119,24 @@ async fn feed(machine: Machine, session: String, shell: u32, line: String) -> An
     Ok(())
 }
 
+/// A command as the shell notes it: its text, escaped, and a little more.
+const LONGEST_LINE: usize = 96 << 20;
+
 /// Follows the journal until the command's end is noted, or the shell ends: then the command's code is the shell's.
 async fn wait_for(from: &mut Receiver, id: &str) -> Answer<Option<i32>> {
     let mut journal = Journal::default();
-    let mut partial = String::new();
+    let mut lines = Lines::of_at_most(LONGEST_LINE);
     while let Some(item) = from.next().await? {
         match item {
             Item::Stdout(bytes) => {
-                partial.push_str(&String::from_utf8_lossy(&bytes));
-                while let Some(end) = partial.find('\n') {
-                    let line: String = partial.drain(..=end).collect();
-                    journal.read(line.trim_end());
+                let said = lines.take(&bytes).map_err(|too_long| GuestError::Protocol(too_long.to_string()))?;
+                for line in lines::each(&said) {
+                    let line = String::from_utf8_lossy(line);
+                    if line.split(' ').nth(1) == Some(id) {
+                        journal.read(line.trim_end());
+                        // Whatever else the shell says of it.
+                        journal.commands.truncate(1);
+                    }
                 }
                 if let Some(code) = journal.find(id).and_then(|command| command.code) {
                     return Ok(Some(code));
