@@ -148,11 +148,13 @@ pub async fn below(
     Path((id, port, _path)): Path<(String, u16, String)>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    // As it was sent: the program inside decodes for itself.
-    let sent = request.uri().path();
-    let at = sent.find("/proxy/").map_or(sent.len(), |at| at + "/proxy/".len());
-    let path = sent[at..].to_owned();
+    let path = below_proxy(request.uri().path()).to_owned();
     pass(app, id, port, path, request).await
+}
+
+/// What follows `/sandboxes/{id}/ports/{port}/proxy/`, as it was sent: the program inside decodes for itself.
+fn below_proxy(sent: &str) -> &str {
+    sent.splitn(7, '/').nth(6).unwrap_or_default()
 }
 
 async fn pass(app: App, id: String, port: u16, path: String, request: Request) -> Result<Response, ApiError> {
@@ -227,5 +229,17 @@ fn prepare(request: &mut Request, path: &str) {
     *request.uri_mut() = uri.parse().unwrap_or_else(|_| Uri::from_static("/"));
     for name in ["authorization", "cookie", "x-api-key", "x-cove-traffic-token"] {
         request.headers_mut().remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_programs_path_is_its_own_whatever_the_sandbox_is_called() {
+        assert_eq!(below_proxy("/sandboxes/box/ports/80/proxy/a/proxy/b%20c"), "a/proxy/b%20c");
+        assert_eq!(below_proxy("/sandboxes/proxy/ports/80/proxy/a"), "a");
+        assert_eq!(below_proxy("/sandboxes/box/ports/80/proxy/"), "");
     }
 }
