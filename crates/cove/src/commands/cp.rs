@@ -229,8 +229,9 @@ impl Inside<'_> {
     /// Folders and files as they are listed; links last, so that no file is ever written through one. Returns how many
     /// files came, and their bytes.
     async fn get_folder(&self, from: &str, to: &Path) -> Result<(u64, u64), Complaint> {
-        const DEEPEST: &str = "64";
-        let entries: Vec<Entry> = self.client.get(&self.call("", &[("path", from), ("depth", DEEPEST)])?).await?;
+        const DEEPEST: usize = 64;
+        let depth = DEEPEST.to_string();
+        let entries: Vec<Entry> = self.client.get(&self.call("", &[("path", from), ("depth", &depth)])?).await?;
         let root: Entry = self.client.get(&self.call("/stat", &[("path", from)])?).await?;
         let failed =
             |path: &Path, error: std::io::Error| Complaint::failed(format!("make {}: {error}", path.display()));
@@ -241,6 +242,11 @@ impl Inside<'_> {
             let Some(relative) = below(&root.path, &entry.path) else { continue };
             let local = to.join(relative);
             match entry.kind.as_str() {
+                // What is in it was not told.
+                "directory" if relative.components().count() >= DEEPEST => {
+                    return Err(Complaint::failed(format!("{} lies {DEEPEST} folders deep", entry.path))
+                        .hint("pack it inside with tar and copy the archive"));
+                }
                 "directory" => landing.directory(relative).map(drop).map_err(|error| failed(&local, error))?,
                 "file" => {
                     let mut file = landing.file(relative).map_err(|error| failed(&local, error))?;
