@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use object_store::ObjectStore;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
@@ -28,7 +28,7 @@ use crate::sandbox::metrics::History;
 use crate::session::Live;
 use crate::store::Store;
 use crate::template::{self, Template};
-use crate::{Caller, Error, random};
+use crate::{Caller, Error, identity, random};
 
 /// How long changes that are under way may take once the server is told to end.
 const LAST_WORK: std::time::Duration = std::time::Duration::from_secs(20);
@@ -54,6 +54,7 @@ struct Parts {
     tasks: TaskTracker,
     ending: CancellationToken,
     timers: Notify,
+    deliveries: Arc<Semaphore>,
     ledger: Ledger,
     rates: Rates,
     capacity: Capacity,
@@ -82,7 +83,8 @@ impl App {
         make_private_directory(&config.data)
             .map_err(|error| Error::internal(format!("make the data directory {}: {error}", config.data.display())))?;
         let objects = crate::archive::open(&config.archive, &config.data.join("archive"))?;
-        let server = server_id(&config)?;
+        identity::check_database(&config.data, &store.identity().await?)?;
+        let server = identity::of_server(&config.data)?;
         let peer_trust = crate::peer::trust::client(&config, store.dialect())?;
         let interpreter = Interpreter::new(providers.values().cloned().collect());
         let app = App(Arc::new(Parts {
@@ -99,6 +101,7 @@ impl App {
             tasks: TaskTracker::new(),
             ending: CancellationToken::new(),
             timers: Notify::new(),
+            deliveries: Arc::new(Semaphore::new(crate::job::run::DELIVERIES)),
             ledger: Ledger::default(),
             rates: Rates::default(),
             capacity: Capacity::new(config.capacity.clone()),
@@ -235,6 +238,11 @@ impl App {
         &self.0.timers
     }
 
+    /// Places for deliveries under way.
+    pub(crate) fn deliveries(&self) -> &Arc<Semaphore> {
+        &self.0.deliveries
+    }
+
     pub(crate) fn ledger(&self) -> &Ledger {
         &self.0.ledger
     }
@@ -327,19 +335,6 @@ fn http_client() -> Result<reqwest::Client, Error> {
     let _chosen = rustls::crypto::ring::default_provider().install_default();
     let builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
     builder.build().map_err(|error| Error::internal(format!("make an HTTP client: {error}")))
-}
-
-/// Made once, kept in the data directory.
-fn server_id(config: &Config) -> Result<String, Error> {
-    let path = config.data.join("server-id");
-    match std::fs::read_to_string(&path) {
-        Ok(id) if !id.trim().is_empty() => Ok(id.trim().to_owned()),
-        _ => {
-            let id = random::id("server");
-            std::fs::write(&path, &id).map_err(|error| Error::internal(format!("{}: {error}", path.display())))?;
-            Ok(id)
-        }
-    }
 }
 
 /// A directory that no other user of the host may enter; one that is there stays as its owner made it.

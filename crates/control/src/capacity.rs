@@ -94,6 +94,14 @@ impl Capacity {
         }
     }
 
+    /// How much it has now, whatever it was let in with. Fine if it holds nothing.
+    pub fn note(&self, id: &SandboxId, memory: u64) {
+        let mut held = self.held.lock().expect("no panic while held");
+        if let Some(before) = held.sandboxes.get_mut(id).map(|held| std::mem::replace(held, memory)) {
+            held.memory = held.memory - before + memory;
+        }
+    }
+
     /// A turn to launch: at once, or when one of those before is done.
     async fn turn(&self) -> Result<SemaphorePermit<'_>, Error> {
         if let Ok(turn) = self.turns.try_acquire() {

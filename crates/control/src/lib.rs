@@ -31,6 +31,7 @@ pub mod error;
 pub mod event;
 pub mod git;
 pub mod guest;
+mod identity;
 pub mod interpreter;
 pub mod job;
 pub mod key;

@@ -36,6 +36,17 @@ impl JobState {
     }
 }
 
+/// What is taken out of the queue together. How many deliveries there are, and how long each takes, is up to tenants and their
+/// receivers: what keeps sandboxes in order does not stand in line behind them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Line {
+    Upkeep,
+    Deliveries,
+}
+
+/// The kind of job that is in the line of deliveries.
+pub const DELIVERY: &str = "webhook.deliver";
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewJob {
     pub kind: String,

@@ -1,10 +1,11 @@
 //! The loops: what goes on without anybody asking.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use cove_engine::SandboxId;
 
-use super::NewJob;
+use super::{DELIVERY, Line, NewJob};
 use crate::sandbox::cause::{Cause, Code};
 use crate::sandbox::state::Event;
 use crate::sandbox::timers::{self, Expiry, IdleMeasure, Timer};
@@ -23,8 +24,13 @@ const KEEP_JOBS_MS: i64 = 24 * 3_600_000;
 /// A job whose worker was not heard of for this long is another's. Renewed while the worker lives.
 const LEASE_MS: i64 = 60_000;
 const RENEW: Duration = Duration::from_secs(15);
-/// A job that fails this often is given up.
+/// A job that fails this often is given up, but for a destroy: what nobody removes stays for ever.
 const ATTEMPTS: i64 = 12;
+const DESTROY: &str = "sandbox.destroy";
+/// Jobs taken at one time.
+const AT_ONCE: usize = 32;
+/// Deliveries under way at one time: a receiver may keep each waiting.
+pub(crate) const DELIVERIES: usize = 256;
 
 impl App {
     /// Starts the loops: timers, jobs, departures, activity. They end with [`App::shutdown`].
@@ -37,7 +43,11 @@ impl App {
                 loop {
                     tokio::select! {
                         () = ending.cancelled() => return,
-                        departure = provider.departure() => app.departed(&departure.id, &departure.ended).await,
+                        // Each for itself: one whose sandbox somebody works on does not keep the others.
+                        departure = provider.departure() => {
+                            let note = app.clone();
+                            app.tasks().spawn(async move { note.departed(&departure.id, &departure.ended).await });
+                        }
                     }
                 }
             });
@@ -76,12 +86,27 @@ impl App {
     pub async fn work(&self) -> Result<(), Error> {
         self.queue_due_timers().await?;
         self.fill_pools().await?;
-        let jobs = self.store().claim_jobs(self.server(), self.now().as_millisecond(), LEASE_MS, 32).await?;
-        for job in jobs {
+        for job in self.claim(Line::Upkeep, AT_ONCE).await? {
             let app = self.clone();
             self.tasks().spawn(async move { app.run_job(job).await });
         }
+        let room = self.deliveries().available_permits().min(AT_ONCE);
+        for job in self.claim(Line::Deliveries, room).await? {
+            let Ok(place) = Arc::clone(self.deliveries()).acquire_owned().await else { return Ok(()) };
+            let app = self.clone();
+            self.tasks().spawn(async move {
+                app.run_job(job).await;
+                drop(place);
+            });
+        }
         Ok(())
+    }
+
+    async fn claim(&self, line: Line, most: usize) -> Result<Vec<super::Job>, Error> {
+        if most == 0 {
+            return Ok(Vec::new());
+        }
+        self.store().claim_jobs(self.server(), line, self.now().as_millisecond(), LEASE_MS, most as u32).await
     }
 
     /// What this server was at when it died: nobody else is, so it need not wait for the lease.
@@ -95,8 +120,16 @@ impl App {
     }
 
     pub async fn flush_activity(&self) -> Result<(), Error> {
+        let _turn = self.activity().turn_to_write().await;
         let activity = self.activity().take();
-        if activity.is_empty() { Ok(()) } else { self.store().note_activity(&activity).await }
+        if activity.is_empty() {
+            return Ok(());
+        }
+        let written = self.store().note_activity(&activity).await;
+        if written.is_err() {
+            self.activity().put_back(activity);
+        }
+        written
     }
 
     async fn keep_house(&self) -> Result<(), Error> {
@@ -152,7 +185,7 @@ impl App {
 
     pub(crate) async fn retry_destroy(&self, id: &SandboxId) -> Result<(), Error> {
         self.queue(NewJob {
-            kind: "sandbox.destroy".into(),
+            kind: DESTROY.into(),
             subject: id.to_string(),
             organisation: String::new(),
             server: Some(self.server().to_owned()),
@@ -170,7 +203,7 @@ impl App {
             Ok(()) => self.store().finish_job(&job.id, job.attempts, now.as_millisecond()).await,
             Err(error) => {
                 let reason = error.detail().map(ToOwned::to_owned).unwrap_or_else(|| error.to_string());
-                if job.attempts >= ATTEMPTS {
+                if job.attempts >= ATTEMPTS && job.kind != DESTROY {
                     tracing::error!(job = %job.id, kind = %job.kind, subject = %job.subject, reason, "job given up");
                     self.store().fail_job(&job.id, job.attempts, now.as_millisecond(), &reason).await
                 } else {
@@ -190,7 +223,7 @@ impl App {
         let sandbox_id = || job.subject.parse::<SandboxId>().map_err(|_| Error::internal("job of no sandbox"));
         match job.kind.as_str() {
             "sandbox.timer" => self.timer_went_off(&sandbox_id()?).await,
-            "sandbox.destroy" => {
+            DESTROY => {
                 let sandbox = self.store().sandbox_by_id(&sandbox_id()?).await?;
                 let Some(sandbox) = sandbox else { return Ok(()) };
                 let done = self.change_state(&sandbox.id, Event::Destroy, sandbox.cause.clone()).await?;
@@ -199,7 +232,7 @@ impl App {
                     state => Err(Error::internal(format!("still {state}"))),
                 }
             }
-            "webhook.deliver" => self.deliver_webhook(job).await,
+            DELIVERY => self.deliver_webhook(job).await,
             other => Err(Error::internal(format!("no such job kind: {other}"))),
         }
     }

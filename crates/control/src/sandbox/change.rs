@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 
 use cove_engine::SandboxId;
+use cove_engine::spec::Limits;
 
 use super::create::{check_env, check_labels, check_name};
 use super::{LimitsChange, NetworkPolicy, Sandbox, State, TimersChange};
+use crate::audit::Entry;
 use crate::event::Kind;
+use crate::provider::ProviderError;
 use crate::store::Written;
 use crate::store::sandboxes::Along;
 use crate::{App, Caller, Error, Scope};
@@ -76,10 +79,15 @@ impl App {
         Err(overtaken(&id))
     }
 
-    /// What the door remembers; no event.
-    pub async fn set_door(&self, caller: &Caller, id_or_name: &str, door: serde_json::Value) -> Result<Sandbox, Error> {
-        self.edit(caller, id_or_name, move |_, sandbox| {
-            sandbox.door = door.clone();
+    /// What the doors remember, made of the sandbox as it is at that moment: of two who change it neither is lost.
+    pub async fn change_door(
+        &self,
+        caller: &Caller,
+        id_or_name: &str,
+        change: impl Fn(&Sandbox) -> Result<serde_json::Value, Error>,
+    ) -> Result<Sandbox, Error> {
+        self.edit(caller, id_or_name, |_, sandbox| {
+            sandbox.door = change(sandbox)?;
             Ok(())
         })
         .await
@@ -123,93 +131,135 @@ impl App {
         .await
     }
 
+    /// Another policy, held before it is told. A caller that hangs up half-way leaves no policy told that is not held.
     pub async fn set_network(
         &self,
         caller: &Caller,
         id_or_name: &str,
         network: NetworkPolicy,
     ) -> Result<Sandbox, Error> {
-        let engine = self.check_network(caller, &network)?;
-        let sandbox = self.edit(caller, id_or_name, move |_, sandbox| {
-            sandbox.network = network.clone();
-            Ok(())
-        });
-        let sandbox = sandbox.await?;
-        if sandbox.state.has_processes() {
-            self.check_here(&sandbox).await?;
-            self.provider(&sandbox.provider)?.set_network(&sandbox.id, &engine).await?;
-        }
-        Ok(sandbox)
+        caller.require(Scope::Write)?;
+        let wanted = self.check_network(caller, &network)?;
+        let id = self.sandbox(caller, id_or_name).await?.id;
+        let entry = self.audit_entry(caller, "sandbox.update", id.as_str());
+        let app = self.clone();
+        self.detached(async move {
+            let _lock = app.locks().lock(&id).await;
+            let before = app.there(&id).await?;
+            let write = |_: &App, sandbox: &mut Sandbox| {
+                sandbox.network = network.clone();
+                Ok(())
+            };
+            if !before.state.has_processes() {
+                return app.edit_locked(&id, &entry, write).await;
+            }
+            app.check_here(&before).await?;
+            let provider = app.provider(&before.provider)?;
+            provider.set_network(&id, &wanted).await?;
+            let written = app.edit_locked(&id, &entry, write).await;
+            if written.is_err() {
+                put_back(&id, provider.set_network(&id, &before.network.to_engine()?).await);
+            }
+            written
+        })
+        .await
     }
 
     /// New limits. A running sandbox gets them at once; what holds a smaller disk than asked is told no.
     pub async fn resize(&self, caller: &Caller, id_or_name: &str, change: LimitsChange) -> Result<Sandbox, Error> {
         caller.require(Scope::Write)?;
-        let before = self.sandbox(caller, id_or_name).await?;
-        self.check_held(&before.provider, &change)?;
-        let limits = change.apply(before.limits);
-        self.check_limits(&caller.organisation, limits).await?;
-        if let (Some(old), Some(new)) = (before.limits.disk, limits.disk)
-            && new < old
-        {
-            return Err(Error::invalid("limits.disk", "a disk can grow but not shrink"));
-        }
-        if before.state.has_processes() {
-            self.check_here(&before).await?;
-            let provider = self.provider(&before.provider)?;
-            if limits.memory > before.limits.memory {
-                self.admit_resized(&before, limits.memory)?;
-            }
-            if !provider.capabilities().resize {
-                return Err(Error::Unsupported(format!("provider {} cannot resize", before.provider)));
-            }
-            provider.resize(&before.id, &limits).await?;
-        }
-        let app = self.clone();
-        let id = before.id.clone();
+        let found = self.sandbox(caller, id_or_name).await?;
+        self.check_held(&found.provider, &change)?;
+        let (app, id, organisation) = (self.clone(), found.id, caller.organisation.clone());
         let entry = self.audit_entry(caller, "sandbox.resize", id.as_str());
         self.detached(async move {
             let _lock = app.locks().lock(&id).await;
-            for _ in 0..ATTEMPTS {
-                let mut sandbox = app.there(&id).await?;
-                let now = app.now();
-                let span = crate::usage::open_span(&sandbox, now);
-                sandbox.limits = limits;
-                sandbox.metered_from = now;
-                let event = app.sandbox_event(&sandbox, Kind::Updated);
-                let along = Along { event: Some(&event), span: span.as_ref(), audit: Some(&entry) };
-                let written = app.store().update_sandbox_along(&mut sandbox, along).await?;
-                if written == Written::Done {
-                    app.announce(sandbox.state, &sandbox);
-                    return Ok(sandbox);
-                }
+            let before = app.there(&id).await?;
+            let limits = change.apply(before.limits);
+            app.check_limits(&organisation, limits).await?;
+            if let (Some(old), Some(new)) = (before.limits.disk, limits.disk)
+                && new < old
+            {
+                return Err(Error::invalid("limits.disk", "a disk can grow but not shrink"));
             }
-            Err(overtaken(&id))
+            if !before.state.has_processes() {
+                return app.write_limits(&id, limits, &entry).await;
+            }
+            app.resize_running(&before, limits).await?;
+            let written = app.write_limits(&id, limits, &entry).await;
+            if written.is_err() {
+                put_back(&id, app.provider(&before.provider)?.resize(&id, &before.limits).await);
+                app.capacity().note(&id, before.limits.memory);
+            }
+            written
         })
         .await
+    }
+
+    /// What runs has other limits from now on, and as much of the server's room.
+    async fn resize_running(&self, before: &Sandbox, limits: Limits) -> Result<(), Error> {
+        self.check_here(before).await?;
+        let provider = self.provider(&before.provider)?;
+        if !provider.capabilities().resize {
+            return Err(Error::Unsupported(format!("provider {} cannot resize", before.provider)));
+        }
+        if limits.memory > before.limits.memory {
+            self.admit_resized(before, limits.memory)?;
+        }
+        let resized = provider.resize(&before.id, &limits).await;
+        let memory = if resized.is_ok() { limits.memory } else { before.limits.memory };
+        self.capacity().note(&before.id, memory);
+        Ok(resized?)
+    }
+
+    async fn write_limits(&self, id: &SandboxId, limits: Limits, asked: &Entry) -> Result<Sandbox, Error> {
+        for _ in 0..ATTEMPTS {
+            let mut sandbox = self.there(id).await?;
+            let now = self.now();
+            let span = crate::usage::open_span(&sandbox, now);
+            sandbox.limits = limits;
+            sandbox.metered_from = now;
+            let event = self.sandbox_event(&sandbox, Kind::Updated);
+            let along = Along { event: Some(&event), span: span.as_ref(), audit: Some(asked) };
+            if self.store().update_sandbox_along(&mut sandbox, along).await? == Written::Done {
+                self.announce(sandbox.state, &sandbox);
+                return Ok(sandbox);
+            }
+        }
+        Err(overtaken(id))
     }
 
     async fn edit(
         &self,
         caller: &Caller,
         id_or_name: &str,
-        change: impl Fn(&App, &mut Sandbox) -> Result<(), Error> + Send + 'static,
+        change: impl Fn(&App, &mut Sandbox) -> Result<(), Error>,
     ) -> Result<Sandbox, Error> {
         caller.require(Scope::Write)?;
         let id = self.sandbox(caller, id_or_name).await?.id;
+        let entry = self.audit_entry(caller, "sandbox.update", id.as_str());
         let _lock = self.locks().lock(&id).await;
+        self.edit_locked(&id, &entry, change).await
+    }
+
+    /// As [`App::edit`], for those who hold the lock.
+    async fn edit_locked(
+        &self,
+        id: &SandboxId,
+        asked: &Entry,
+        change: impl Fn(&App, &mut Sandbox) -> Result<(), Error>,
+    ) -> Result<Sandbox, Error> {
         for _ in 0..ATTEMPTS {
-            let mut sandbox = self.there(&id).await?;
+            let mut sandbox = self.there(id).await?;
             change(self, &mut sandbox)?;
             let event = self.sandbox_event(&sandbox, Kind::Updated);
-            let entry = self.audit_entry(caller, "sandbox.update", sandbox.id.as_str());
-            let along = Along { event: Some(&event), audit: Some(&entry), ..Along::default() };
+            let along = Along { event: Some(&event), audit: Some(asked), ..Along::default() };
             if self.store().update_sandbox_along(&mut sandbox, along).await? == Written::Done {
                 self.announce(sandbox.state, &sandbox);
                 return Ok(sandbox);
             }
         }
-        Err(overtaken(&id))
+        Err(overtaken(id))
     }
 
     /// The sandbox as the store has it now, unless it is gone.
@@ -226,6 +276,13 @@ impl App {
 pub enum Visibility {
     Public,
     Private,
+}
+
+/// What could not be written must not be held either; the first error is the one to tell.
+fn put_back(id: &SandboxId, done: Result<(), ProviderError>) {
+    if let Err(error) = done {
+        tracing::error!(sandbox = %id, %error, "what it has is not what is written of it, until it starts anew");
+    }
 }
 
 fn overtaken(id: &SandboxId) -> Error {

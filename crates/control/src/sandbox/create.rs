@@ -166,7 +166,7 @@ impl App {
     }
 
     /// The first launch. One that fails leaves nothing: nobody was told of it.
-    pub(crate) async fn launch_new(&self, mut sandbox: Sandbox) -> Result<Sandbox, Error> {
+    pub(crate) async fn launch_new(&self, sandbox: Sandbox) -> Result<Sandbox, Error> {
         let launched = match self.provider(&sandbox.provider) {
             Ok(provider) => match sandbox.spec() {
                 Ok(spec) => provider.launch(&spec).await.map_err(Error::from),
@@ -174,27 +174,39 @@ impl App {
             },
             Err(error) => Err(error),
         };
-        let now = self.now();
         match launched {
-            Ok(()) => {
-                sandbox.state = State::Running;
-                sandbox.state_since = now;
-                sandbox.started_at = Some(now);
-                sandbox.last_activity_at = now;
-                sandbox.metered_from = now;
-                let event = self.sandbox_event(&sandbox, Kind::Created);
-                if self.store().update_sandbox(&mut sandbox, Some(&event)).await? == Written::Overtaken {
-                    return Err(Error::Conflict(format!("sandbox {} was changed while it was made", sandbox.id)));
-                }
-                self.announce(State::Creating, &sandbox);
-                Ok(sandbox)
-            }
+            Ok(()) => self.note_launched(sandbox).await,
             Err(error) => {
-                let cause = Cause::new(Code::StartFailed, format!("the start failed: {error}"), now);
+                let cause = Cause::new(Code::StartFailed, format!("the start failed: {error}"), self.now());
                 self.abandon(sandbox, cause).await;
                 Err(error)
             }
         }
+    }
+
+    /// Writes that it runs. Where that cannot be written nobody was told of it, and it must not go on unseen.
+    async fn note_launched(&self, sandbox: Sandbox) -> Result<Sandbox, Error> {
+        let now = self.now();
+        let mut next = Sandbox {
+            state: State::Running,
+            state_since: now,
+            started_at: Some(now),
+            last_activity_at: now,
+            metered_from: now,
+            ..sandbox.clone()
+        };
+        let event = self.sandbox_event(&next, Kind::Created);
+        let trouble = match self.store().update_sandbox(&mut next, Some(&event)).await {
+            Ok(Written::Done) => {
+                self.announce(State::Creating, &next);
+                return Ok(next);
+            }
+            Ok(Written::Overtaken) => Error::Conflict(format!("sandbox {} was changed while it was made", sandbox.id)),
+            Err(error) => error,
+        };
+        let cause = Cause::new(Code::StartFailed, format!("the start could not be noted: {trouble}"), now);
+        self.abandon(sandbox, cause).await;
+        Err(trouble)
     }
 
     /// A template for cells has its interpreter started while the caller still reads the answer. Should that fail, the

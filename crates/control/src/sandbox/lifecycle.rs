@@ -260,11 +260,18 @@ impl App {
             Err(error) => Err(error),
         };
         let to = if cleaned.is_ok() { State::Destroyed } else { State::Destroying };
-        if let Err(error) = self.write_state(&mut sandbox, to, cause, None).await {
-            tracing::error!(sandbox = %id, %error, detail = error.detail(), "note of a failed creation");
-        }
-        if let Err(error) = cleaned {
+        let noted = match self.write_state(&mut sandbox, to, cause, None).await {
+            Ok(written) => written == Written::Done,
+            Err(error) => {
+                tracing::error!(sandbox = %id, %error, detail = error.detail(), "note of a failed creation");
+                false
+            }
+        };
+        if let Err(error) = &cleaned {
             tracing::warn!(sandbox = %id, %error, detail = error.detail(), "cleanup of a failed creation, will be tried again");
+        }
+        if !noted || cleaned.is_err() {
+            // Where this cannot be written either, the next start of the server finds the row.
             let _ = self.retry_destroy(&id).await;
         }
     }

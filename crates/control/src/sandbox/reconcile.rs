@@ -87,11 +87,13 @@ impl App {
     /// What is left of sandboxes that were being made or removed when a server died.
     async fn sweep_rests(&self) -> Result<usize, Error> {
         let known = self.store().sandboxes_of_server(self.server()).await?;
+        let others = self.store().sandbox_ids_elsewhere(self.server()).await?;
         let mut swept = 0;
         for provider in self.providers() {
             let mine =
                 known.iter().filter(|sandbox| sandbox.provider == provider.name() && sandbox.state != State::Archived);
-            swept += provider.sweep(mine.map(|sandbox| sandbox.id.clone()).collect()).await?;
+            let keep = mine.map(|sandbox| &sandbox.id).chain(&others).cloned().collect();
+            swept += provider.sweep(keep).await?;
         }
         Ok(swept)
     }
@@ -122,7 +124,13 @@ impl App {
     /// Removes what the provider has and the store does not. What another server made a moment ago is left alone.
     async fn remove_orphan(&self, provider: &str, id: &SandboxId) -> Result<bool, Error> {
         match self.store().sandbox_by_id(id).await? {
-            Some(sandbox) if sandbox.state != State::Destroyed => return Ok(false),
+            Some(sandbox) if sandbox.state != State::Destroyed => {
+                if self.is_bound_to_host(provider) && sandbox.server != self.server() {
+                    tracing::warn!(sandbox = %id, server = sandbox.server, "its files are here, but it is another server's: \
+                        the data directory's server-id has changed; put the old name back to have it again");
+                }
+                return Ok(false);
+            }
             Some(_) => {}
             None if !self.is_bound_to_host(provider) && provider != "fake" => return Ok(false),
             None => {}

@@ -7,7 +7,7 @@ use super::Store;
 use super::sql::Sql;
 use crate::Error;
 use crate::clock::from_millisecond;
-use crate::job::{Job, JobState, NewJob};
+use crate::job::{DELIVERY, Job, JobState, Line, NewJob};
 
 const COLUMNS: &str =
     "id, kind, subject, organisation, state, run_at, attempts, created_at, finished_at, error, payload";
@@ -51,11 +51,23 @@ impl Store {
         Ok(done.rows_affected() == 1)
     }
 
-    /// Takes jobs that are due, or whose worker went away, for `lease` milliseconds.
-    pub async fn claim_jobs(&self, server: &str, now: i64, lease: i64, limit: u32) -> Result<Vec<Job>, Error> {
+    /// Takes jobs of a line that are due, or whose worker went away, for `lease` milliseconds.
+    pub async fn claim_jobs(
+        &self,
+        server: &str,
+        line: Line,
+        now: i64,
+        lease: i64,
+        limit: u32,
+    ) -> Result<Vec<Job>, Error> {
+        let of_the_line = match line {
+            Line::Deliveries => "=",
+            Line::Upkeep => "<>",
+        };
         let mut sql = Sql::new(format!(
             "SELECT {COLUMNS} FROM jobs WHERE ((state = 'queued' AND run_at <= {now}) \
-             OR (state = 'running' AND lease_until < {now})) AND (server IS NULL OR server = "
+             OR (state = 'running' AND lease_until < {now})) AND kind {of_the_line} '{DELIVERY}' \
+             AND (server IS NULL OR server = "
         ));
         sql.bind(server).push(&format!(") ORDER BY run_at LIMIT {limit}"));
         let mut query = sqlx::query(sqlx::AssertSqlSafe(sql.text));

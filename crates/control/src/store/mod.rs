@@ -123,6 +123,15 @@ impl Store {
         Ok(())
     }
 
+    /// What tells this database from every other; drawn when it is first asked for, and kept with its rows.
+    pub async fn identity(&self) -> Result<String, Error> {
+        const DRAW: &str = "INSERT INTO cursors (name, seq) VALUES ('identity', $1) ON CONFLICT DO NOTHING";
+        sqlx::query(DRAW).bind(rand::random::<i64>() & i64::MAX).execute(&self.writes).await?;
+        const READ: &str = "SELECT seq FROM cursors WHERE name = 'identity'";
+        let drawn: i64 = sqlx::query_scalar(READ).fetch_one(&self.writes).await?;
+        Ok(format!("{drawn:016x}"))
+    }
+
     pub async fn close(&self) {
         self.reads.close().await;
         self.writes.close().await;

@@ -11,7 +11,7 @@ use sha2::Sha256;
 
 use crate::clock::Timestamp;
 use crate::event::{Event, EventFilter};
-use crate::job::NewJob;
+use crate::job::{DELIVERY, NewJob};
 use crate::{App, Caller, Error, Scope, neighbourhood, random};
 
 /// How long a receiver may take to answer.
@@ -118,7 +118,7 @@ impl App {
         for event in &events {
             for webhook in webhooks.iter().filter(|webhook| webhook.wants(event)) {
                 let job = NewJob {
-                    kind: "webhook.deliver".into(),
+                    kind: DELIVERY.into(),
                     subject: webhook.id.clone(),
                     organisation: webhook.organisation.clone(),
                     server: None,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use cove_control::clock::from_millisecond;
 use cove_control::event::{EventFilter, Kind, NewEvent};
-use cove_control::job::NewJob;
+use cove_control::job::{DELIVERY, Line, NewJob};
 use cove_control::sandbox::cause::{Cause, Code};
 use cove_control::sandbox::{Filter, NetworkPolicy, Order, Page, Sandbox, State, Timers};
 use cove_control::store::sandboxes::{Along, Inserted, Taken};
@@ -153,11 +153,11 @@ async fn a_job_is_done_by_one_worker_and_found_again_when_it_dies(store: &Store)
     };
     assert!(store.add_job("j1", &job, 1).await.unwrap());
     assert!(!store.add_job("j2", &job, 1).await.unwrap());
-    assert!(store.claim_jobs("s1", 99, 50, 10).await.unwrap().is_empty());
-    let claimed = store.claim_jobs("s1", 100, 50, 10).await.unwrap();
+    assert!(store.claim_jobs("s1", Line::Upkeep, 99, 50, 10).await.unwrap().is_empty());
+    let claimed = store.claim_jobs("s1", Line::Upkeep, 100, 50, 10).await.unwrap();
     assert_eq!((claimed.len(), claimed[0].payload["a"].clone()), (1, serde_json::json!(1)));
-    assert!(store.claim_jobs("s2", 120, 50, 10).await.unwrap().is_empty());
-    let again = store.claim_jobs("s2", 151, 50, 10).await.unwrap();
+    assert!(store.claim_jobs("s2", Line::Upkeep, 120, 50, 10).await.unwrap().is_empty());
+    let again = store.claim_jobs("s2", Line::Upkeep, 151, 50, 10).await.unwrap();
     assert_eq!(again[0].attempts, 2);
     // The first worker wakes up late: its word does not count.
     store.finish_job("j1", 1, 160).await.unwrap();
@@ -166,14 +166,37 @@ async fn a_job_is_done_by_one_worker_and_found_again_when_it_dies(store: &Store)
     assert_eq!(store.job("j1").await.unwrap().unwrap().state.as_str(), "done");
     // A worker that lives keeps what it is at; one that comes back takes it up at once.
     assert!(store.add_job("j3", &job, 1).await.unwrap());
-    assert_eq!(store.claim_jobs("s1", 200, 50, 10).await.unwrap().len(), 1);
+    assert_eq!(store.claim_jobs("s1", Line::Upkeep, 200, 50, 10).await.unwrap().len(), 1);
     store.renew_leases("s1", 400).await.unwrap();
-    assert!(store.claim_jobs("s2", 300, 50, 10).await.unwrap().is_empty());
+    assert!(store.claim_jobs("s2", Line::Upkeep, 300, 50, 10).await.unwrap().is_empty());
     assert_eq!(store.release_jobs("s2", 300, "not its own").await.unwrap(), 0);
     assert_eq!(store.release_jobs("s1", 300, "it died").await.unwrap(), 1);
-    let taken_up = store.claim_jobs("s1", 300, 50, 10).await.unwrap();
+    let taken_up = store.claim_jobs("s1", Line::Upkeep, 300, 50, 10).await.unwrap();
     assert_eq!((taken_up[0].attempts, taken_up[0].error.as_deref()), (2, Some("it died")));
     store.finish_job("j3", 2, 310).await.unwrap();
+}
+
+async fn upkeep_does_not_wait_behind_deliveries(store: &Store) {
+    let job = |kind: &str, run_at| NewJob {
+        kind: kind.into(),
+        subject: "x".into(),
+        organisation: "o".into(),
+        server: None,
+        unique_key: None,
+        run_at: from_millisecond(run_at),
+        payload: serde_json::Value::Null,
+    };
+    for number in 0..20 {
+        store.add_job(&format!("delivery{number}"), &job(DELIVERY, 1), 1).await.unwrap();
+    }
+    store.add_job("timer", &job("sandbox.timer", 2), 1).await.unwrap();
+    let claimed = store.claim_jobs("s1", Line::Upkeep, 10, 50, 5).await.unwrap();
+    assert_eq!(claimed.iter().map(|job| job.id.as_str()).collect::<Vec<_>>(), ["timer"]);
+    let claimed = store.claim_jobs("s1", Line::Deliveries, 10, 50, 5).await.unwrap();
+    assert!(claimed.len() == 5 && claimed.iter().all(|job| job.kind == DELIVERY));
+    for job in store.jobs(None, None, 1000).await.unwrap() {
+        store.finish_job(&job.id, job.attempts, 20).await.unwrap();
+    }
 }
 
 async fn events_come_in_order_and_from_any_number_on(store: &Store) {
@@ -229,6 +252,7 @@ async fn whole_contract(store: &Store) {
     a_pool_member_is_taken_once(store).await;
     what_a_sandbox_stands_on_is_mentioned_until_it_is_gone(store).await;
     a_job_is_done_by_one_worker_and_found_again_when_it_dies(store).await;
+    upkeep_does_not_wait_behind_deliveries(store).await;
     events_come_in_order_and_from_any_number_on(store).await;
     use_is_kept_in_spans(store).await;
     activity_never_goes_back(store).await;

@@ -1,9 +1,11 @@
 use std::time::Duration;
 
-use cove_control::Error;
+use cove_control::job::JobState;
 use cove_control::provider::ProviderError;
 use cove_control::sandbox::cause::Code;
-use cove_control::sandbox::{Expiry, IfExists, NewSandbox, State, TimersChange};
+use cove_control::sandbox::{Expiry, IfExists, LimitsChange, NetworkPolicy, NewSandbox, State, TimersChange};
+use cove_control::store::Store;
+use cove_control::{App, Error};
 use cove_engine::state::Ended;
 
 use crate::harness::{TestApp, eventually};
@@ -160,6 +162,80 @@ async fn a_restart_finds_all_and_removes_what_nobody_owns() {
     let t = t.killed_and_restarted().await;
     assert_eq!(t.app.sandbox(&t.caller, "x").await.unwrap().state, State::Running);
     assert!(!t.fake.ids().contains(&stray));
+}
+
+#[tokio::test]
+async fn a_server_that_lost_its_name_removes_nobodys_files() {
+    let t = TestApp::new().await;
+    let made = t.app.create_sandbox(&t.caller, named("x")).await.unwrap();
+    std::fs::remove_file(t.app.config().data.join("server-id")).unwrap();
+    let t = t.killed_and_restarted().await;
+    assert_ne!(t.app.server(), made.server);
+    assert_eq!(t.fake.ids(), [made.id]);
+}
+
+#[tokio::test]
+async fn a_data_directory_is_not_served_with_a_database_that_does_not_know_it() {
+    let t = TestApp::new().await;
+    let made = t.app.create_sandbox(&t.caller, named("x")).await.unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let store = Store::sqlite(&elsewhere.path().join("empty.db")).await.unwrap();
+    let opened = App::open(t.app.config().clone(), store, vec![t.fake.clone()], t.clock.clone()).await;
+    let refused = opened.err().expect("it would take every sandbox for nobody's").to_string();
+    assert!(refused.contains("was used with another database"), "{refused}");
+    assert_eq!(t.fake.ids(), [made.id]);
+}
+
+#[tokio::test]
+async fn a_start_that_cannot_be_noted_leaves_nothing_running() {
+    let t = TestApp::new().await;
+    let gate = t.fake.hold_launches();
+    let (app, caller) = (t.app.clone(), t.caller.clone());
+    let making = tokio::spawn(async move { app.create_sandbox(&caller, named("x")).await });
+    eventually("it launches", || async { t.fake.launching() == 1 }).await;
+    t.app.store().close().await;
+    drop(gate);
+    making.await.unwrap().unwrap_err();
+    assert!(t.fake.ids().is_empty());
+}
+
+#[tokio::test]
+async fn what_the_provider_refuses_is_not_told_as_if_it_held() {
+    let t = TestApp::new().await;
+    let before = t.app.create_sandbox(&t.caller, named("x")).await.unwrap();
+    t.fake.fail_next("set_network", ProviderError::Refused("stop it first".into()));
+    t.app.set_network(&t.caller, "x", NetworkPolicy::closed()).await.unwrap_err();
+    t.fake.fail_next("resize", ProviderError::Refused("in use".into()));
+    let smaller = LimitsChange { memory: Some(64 << 20), ..LimitsChange::default() };
+    t.app.resize(&t.caller, "x", smaller).await.unwrap_err();
+    let after = t.app.sandbox(&t.caller, "x").await.unwrap();
+    assert_eq!((after.network, after.limits), (before.network, before.limits));
+    assert_eq!(t.app.resize(&t.caller, "x", smaller).await.unwrap().limits.memory, 64 << 20);
+    assert_eq!(
+        t.app.set_network(&t.caller, "x", NetworkPolicy::closed()).await.unwrap().network,
+        NetworkPolicy::closed()
+    );
+}
+
+#[tokio::test]
+async fn a_destroy_is_never_given_up() {
+    let t = TestApp::new().await;
+    t.app.create_sandbox(&t.caller, named("x")).await.unwrap();
+    t.fake.fail_next("destroy", ProviderError::Failed("busy".into()));
+    t.app.destroy(&t.caller, "x").await.unwrap();
+    for attempt in 1..=13 {
+        t.fake.fail_next("destroy", ProviderError::Failed("still busy".into()));
+        t.clock.advance(Duration::from_secs(600));
+        t.app.work().await.unwrap();
+        eventually("it was tried", || async {
+            let jobs = t.app.store().jobs(None, None, 10).await.unwrap();
+            jobs[0].attempts == attempt && jobs[0].state == JobState::Queued
+        })
+        .await;
+    }
+    t.clock.advance(Duration::from_secs(600));
+    t.app.work().await.unwrap();
+    eventually("nothing remains", || async { t.fake.ids().is_empty() }).await;
 }
 
 #[tokio::test]

@@ -201,6 +201,13 @@ impl Provider for Fake {
         Ok(sandboxes.iter().map(|(id, entry)| Sighting { id: id.clone(), state: entry.state, ended: None }).collect())
     }
 
+    async fn sweep(&self, keep: std::collections::HashSet<SandboxId>) -> Result<usize, ProviderError> {
+        let mut sandboxes = self.sandboxes.lock().expect("no panic while held");
+        let before = sandboxes.len();
+        sandboxes.retain(|id, _| keep.contains(id));
+        Ok(before - sandboxes.len())
+    }
+
     async fn departure(&self) -> Departure {
         match self.departed.lock().await.recv().await {
             Some(departure) => departure,

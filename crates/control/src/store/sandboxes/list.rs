@@ -1,5 +1,6 @@
 //! Many sandboxes: lists with filters and pages, those of a server, those with a timer that is due, and counts.
 
+use cove_engine::SandboxId;
 use sqlx::Row;
 
 use super::COLUMNS;
@@ -68,6 +69,13 @@ impl Store {
         let mut sql = Sql::new(format!("SELECT {COLUMNS} FROM sandboxes WHERE state <> 'destroyed' AND server = "));
         sql.bind(server);
         self.fetch(sql).await
+    }
+
+    /// The ids of all that is not gone and that other servers have.
+    pub async fn sandbox_ids_elsewhere(&self, server: &str) -> Result<Vec<SandboxId>, Error> {
+        const SQL: &str = "SELECT id FROM sandboxes WHERE state <> 'destroyed' AND server <> $1";
+        let ids: Vec<String> = sqlx::query_scalar(SQL).bind(server).fetch_all(&self.reads).await?;
+        Ok(ids.iter().filter_map(|id| id.parse().ok()).collect())
     }
 
     /// Sandboxes with a timer that may have gone off.

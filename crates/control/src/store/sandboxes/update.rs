@@ -19,26 +19,26 @@ impl Store {
     pub async fn update_sandbox_along(&self, sandbox: &mut Sandbox, along: Along<'_>) -> Result<Written, Error> {
         let before = sandbox.generation;
         sandbox.generation = before + 1;
-        if along.is_nothing() {
-            let written = update_row(&self.writes, sandbox, before).await;
-            if !matches!(written, Ok(Written::Done)) {
-                sandbox.generation = before;
-            }
-            return written;
-        }
-        let mut transaction = self.writes.begin().await?;
-        let written = update_row(&mut *transaction, sandbox, before).await;
-        match written {
-            Ok(Written::Done) => {
-                along.insert(&mut transaction, self.dialect).await?;
-                transaction.commit().await?;
-            }
-            _ => {
-                sandbox.generation = before;
-                transaction.rollback().await?;
-            }
+        let written = self.write_row(sandbox, before, along).await;
+        // Whoever tries again tries from what is in the store.
+        if !matches!(written, Ok(Written::Done)) {
+            sandbox.generation = before;
         }
         written
+    }
+
+    async fn write_row(&self, sandbox: &Sandbox, before: i64, along: Along<'_>) -> Result<Written, Error> {
+        if along.is_nothing() {
+            return update_row(&self.writes, sandbox, before).await;
+        }
+        let mut transaction = self.writes.begin().await?;
+        if update_row(&mut *transaction, sandbox, before).await? == Written::Overtaken {
+            transaction.rollback().await?;
+            return Ok(Written::Overtaken);
+        }
+        along.insert(&mut transaction, self.dialect).await?;
+        transaction.commit().await?;
+        Ok(Written::Done)
     }
 
     /// Replaces the labels as well.

@@ -53,13 +53,13 @@ pub async fn preview(
 }
 
 /// Changes what the sandbox remembers for this door.
-async fn remember(door: &Door, caller: &Caller, id: &str, change: impl FnOnce(&mut Memory)) -> Answer<Sandbox> {
-    caller.require(Scope::Write)?;
-    let sandbox = door.app.sandbox(caller, id).await?;
-    let mut memory = Memory::of(&sandbox);
-    change(&mut memory);
-    let changed = memory.into_door(&sandbox)?;
-    Ok(door.app.set_door(caller, sandbox.id.as_str(), changed).await?)
+async fn remember(door: &Door, caller: &Caller, id: &str, change: impl Fn(&mut Memory)) -> Answer<Sandbox> {
+    let changed = |sandbox: &Sandbox| {
+        let mut memory = Memory::of(sandbox);
+        change(&mut memory);
+        memory.into_door(sandbox)
+    };
+    Ok(door.app.change_door(caller, id, changed).await?)
 }
 
 pub async fn signed_preview(
@@ -99,10 +99,16 @@ pub async fn signing_key(
 ) -> Answer<Json<String>> {
     caller.require(Scope::Write)?;
     let sandbox = door.app.sandbox(&caller, &id).await?;
-    match Memory::of(&sandbox).signing_key {
-        Some(key) => Ok(Json(key)),
-        None => new_signing_key(&door, &caller, &id).await,
+    if let Some(key) = Memory::of(&sandbox).signing_key {
+        return Ok(Json(key));
     }
+    let key = random::token();
+    let first = |memory: &mut Memory| {
+        memory.signing_key.get_or_insert_with(|| key.clone());
+    };
+    let sandbox = remember(&door, &caller, &id, first).await?;
+    // Of two who ask for the first time both get the same.
+    Ok(Json(Memory::of(&sandbox).signing_key.unwrap_or(key)))
 }
 
 /// Every URL signed before is worthless from now on.
@@ -111,12 +117,8 @@ pub async fn rotate_signing_key(
     Authenticated(caller): Authenticated,
     Path(id): Path<String>,
 ) -> Answer<Json<String>> {
-    new_signing_key(&door, &caller, &id).await
-}
-
-async fn new_signing_key(door: &Door, caller: &Caller, id: &str) -> Answer<Json<String>> {
     let key = random::token();
-    remember(door, caller, id, |memory| memory.signing_key = Some(key.clone())).await?;
+    remember(&door, &caller, &id, |memory| memory.signing_key = Some(key.clone())).await?;
     Ok(Json(key))
 }
 

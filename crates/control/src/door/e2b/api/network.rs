@@ -15,8 +15,8 @@ use super::super::error::ApiError;
 use super::super::facts::Facts;
 use super::{By, body, find};
 use crate::App;
-use crate::sandbox::NetworkPolicy;
 use crate::sandbox::network::Access;
+use crate::sandbox::{NetworkPolicy, Sandbox};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -116,14 +116,17 @@ pub async fn replace(
 ) -> Result<StatusCode, ApiError> {
     let written: Value = body(&bytes)?;
     let network = Network::read(Some(&written), None)?;
-    let sandbox = find(&app, &caller, &id).await?;
+    find(&app, &caller, &id).await?;
     app.set_network(&caller, &id, network.policy).await?;
-    let facts = Facts {
-        allow_internet_access: written.get("allow_internet_access").and_then(Value::as_bool),
-        network: network.told,
-        ..Facts::of(&sandbox)
+    let remember = |sandbox: &Sandbox| {
+        let facts = Facts {
+            allow_internet_access: written.get("allow_internet_access").and_then(Value::as_bool),
+            network: network.told.clone(),
+            ..Facts::of(sandbox)
+        };
+        Ok(facts.into_note())
     };
-    app.set_door(&caller, &id, facts.into_note()).await?;
+    app.change_door(&caller, &id, remember).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
