@@ -76,7 +76,7 @@ pub async fn run(
 
 /// Two servers on one data directory would both believe that its sandboxes are theirs. The kernel lets go of the lock
 /// when the process ends, however it ends.
-fn alone(data: &std::path::Path) -> Result<std::fs::File, Error> {
+pub fn alone(data: &std::path::Path) -> Result<std::fs::File, Error> {
     let path = data.join("lock");
     let trouble = |error: std::io::Error| Error::internal(format!("lock {}: {error}", path.display()));
     let file = std::fs::File::create(&path).map_err(trouble)?;

@@ -52,5 +52,6 @@ pub enum Verb {
     Keys(commands::keys::Arguments),
     Tls(commands::tls::Arguments),
     Template(commands::template::Arguments),
+    Reset(commands::reset::Arguments),
     Completions(commands::completions::Arguments),
 }

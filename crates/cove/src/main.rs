@@ -40,7 +40,13 @@ fn main() -> ExitCode {
     if std::env::args().nth(1).is_some_and(|word| word == commands::redteam::PROBE) {
         return cove_probe::battery::main(&[commands::redteam::PROBE], &std::env::args().skip(2).collect::<Vec<_>>());
     }
-    let result = parse().and_then(|cli| run(&cli.verb));
+    // Two parts of a measurement that an ordinary user's process can do only after it has moved home.
+    let mut words = std::env::args_os().skip(1);
+    let result = match words.next() {
+        Some(word) if word == commands::reset::REMOVE => commands::reset::remove_at_home(words),
+        Some(word) if word == commands::bench::ENGINE => commands::bench::engine_at_home(words),
+        _ => parse().and_then(|cli| run(&cli.verb)),
+    };
     ExitCode::from(result.unwrap_or_else(|complaint| {
         if !complaint.is_silent() {
             render::say(&complaint.to_string());
@@ -77,6 +83,7 @@ fn run(verb: &Verb) -> Result<u8, Complaint> {
         Verb::Shell(arguments) => commands::shell::run(arguments),
         Verb::Tls(arguments) => commands::tls::run(arguments),
         Verb::Top(arguments) => commands::top::run(arguments),
+        Verb::Reset(arguments) => commands::reset::run(arguments),
         Verb::Completions(arguments) => commands::completions::run(arguments),
     }
 }

@@ -20,6 +20,9 @@ pub enum Ids {
     Range,
 }
 
+/// Where that range begins: in nobody else's.
+const FIRST: u32 = 3_000_000;
+
 pub struct OrdinaryUser {
     pub place: TestDirectory,
     pub uid: u32,
@@ -52,7 +55,7 @@ impl OrdinaryUser {
         let line = format!("covetest:x:{0}:{0}::{1}:/bin/sh\n", self.uid, self.place.path().display());
         fs::write(self.place.path().join("passwd"), passwd + &line).expect("name the user");
         for file in ["subuid", "subgid"] {
-            fs::write(self.place.path().join(file), "covetest:3000000:65536\n").expect("give a range");
+            fs::write(self.place.path().join(file), format!("covetest:{FIRST}:65536\n")).expect("give a range");
         }
     }
 
@@ -94,6 +97,34 @@ impl OrdinaryUser {
         fs::create_dir(&path).expect("make a folder");
         chown(&path, Some(self.uid), Some(self.uid)).expect("give it away");
         path
+    }
+}
+
+/// What runs as this user, or as one of its range, by its command line.
+impl OrdinaryUser {
+    pub fn processes(&self) -> Vec<String> {
+        let is_theirs = |id: u32| id == self.uid || (self.ids == Ids::Range && (FIRST..FIRST + 65_536).contains(&id));
+        let status = |pid: u32| fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let uid = |pid: u32| -> Option<u32> {
+            let status = status(pid);
+            status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()
+        };
+        let ours = crate::leak::numbers_in("/proc").filter(|&pid| uid(pid).is_some_and(is_theirs));
+        ours.map(|pid| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default()).collect()
+    }
+
+    /// Everything below a folder of the user's.
+    pub fn files(&self, folder: &Path) -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        entries.flat_map(|path| self.files(&path).into_iter().chain([path])).collect()
+    }
+
+    /// A server of this user's, in a directory of its own.
+    pub fn serve(&self) -> TestServer {
+        TestServer::start_by(self.words(), |directory| {
+            prepare(directory, self.uid);
+            directory.join("cove")
+        })
     }
 }
 

@@ -18,6 +18,7 @@ pub mod logs;
 pub mod ls;
 pub mod pause;
 pub mod redteam;
+pub mod reset;
 pub mod resume;
 pub mod rm;
 pub mod run;

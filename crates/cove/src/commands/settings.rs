@@ -9,7 +9,7 @@ use crate::complaint::Complaint;
 use crate::place::{Place, is_root};
 
 /// Flags that set a value of the configuration.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct Flags {
     /// The configuration file [env: COVE_CONFIG] [default: /etc/cove/cove.toml, or below your home, where it is there]
     #[arg(long, value_name = "FILE")]
@@ -79,6 +79,12 @@ impl Flags {
         loaded.config.data = absolute(&loaded.config.data);
         Ok(loaded)
     }
+}
+
+/// Where `cove serve` would keep everything, told to do so or not.
+pub fn data_directory(asked: Option<&Path>) -> Result<PathBuf, Complaint> {
+    let flags = Flags { data: asked.map(Path::to_owned), ..Flags::default() };
+    Ok(flags.load()?.config.data)
 }
 
 fn defaults() -> Config {

@@ -74,7 +74,13 @@ pub fn is_debug_build() -> bool {
 
 /// The number in what a program says to `--version`.
 pub fn version_of(program: &str) -> Option<String> {
-    let said = Command::new(program).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    // podman makes itself at home even for this.
+    let place = tempfile::tempdir().ok()?;
+    let mut command = Command::new(program);
+    for name in ["HOME", "TMPDIR", "XDG_RUNTIME_DIR"] {
+        command.env(name, place.path());
+    }
+    let said = command.arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
     let text = String::from_utf8_lossy(&said.stdout).into_owned();
     let word =
         text.split_whitespace().find(|word| word.trim_start_matches('v').starts_with(|c: char| c.is_ascii_digit()))?;

@@ -4,7 +4,7 @@
 //! * [`summary`]: percentiles of many samples
 //! * [`report`]: what a run found, as data; [`terminal`], [`markdown`], [`page`] and [`plot`] are the ways to read it
 //! * [`machine`]: where it was found; [`memory`]: what is in use there
-//! * [`api`]: requests to a server, timed; [`own_server`]: one that lives as long as the run
+//! * [`api`]: requests to a server, timed; [`own_server`]: one that lives as long as the run, in an [`own_directory`]
 //! * [`interrupt`]: Ctrl-C ends the work, not the cleaning up
 
 pub mod api;
@@ -12,6 +12,7 @@ pub mod interrupt;
 pub mod machine;
 pub mod markdown;
 pub mod memory;
+pub mod own_directory;
 pub mod own_server;
 pub mod page;
 pub mod plot;

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use reqwest::Method;
 use rustix::process::{Pid, Signal, kill_process};
-use tempfile::TempDir;
 
 use super::api::Api;
+use super::own_directory::OwnDirectory;
 use crate::complaint::Complaint;
 
 /// A server that adopts thousands of sandboxes is not ready at once.
@@ -20,7 +20,8 @@ const GONE_WITHIN: Duration = Duration::from_secs(120);
 
 pub struct OwnServer {
     program: PathBuf,
-    directory: TempDir,
+    /// Gone when all is removed, or shall stay.
+    directory: Option<OwnDirectory>,
     child: Option<Process>,
     address: String,
     pub api: Api,
@@ -44,8 +45,7 @@ impl OwnServer {
 
     /// With the templates that were built in another server's data directory.
     pub async fn start_with(program: &Path, templates: Option<&Path>) -> Result<OwnServer, Complaint> {
-        let directory = tempfile::Builder::new().prefix("cove-measure-").tempdir();
-        let directory = directory.map_err(|error| Complaint::failed(format!("make a directory: {error}")))?;
+        let directory = Some(OwnDirectory::new("cove-measure-")?);
         let key = format!(
             "e2b_{}",
             (0..40).map(|_| char::from_digit(rand::random_range(0..16), 16).unwrap_or('0')).collect::<String>()
@@ -114,11 +114,15 @@ impl OwnServer {
     }
 
     pub fn data(&self) -> PathBuf {
-        self.directory.path().join("data")
+        self.path().join("data")
     }
 
     fn log_path(&self) -> PathBuf {
-        self.directory.path().join("server.log")
+        self.path().join("server.log")
+    }
+
+    fn path(&self) -> &Path {
+        self.directory.as_ref().map(OwnDirectory::path).expect("it is there until the server is finished")
     }
 
     pub fn pid(&self) -> Option<u32> {
@@ -160,13 +164,28 @@ impl OwnServer {
             }
             child.wait()?;
         }
+        let Some(directory) = self.directory.take() else { return Ok(()) };
         if left > 0 {
-            let kept = self.directory.keep();
+            let kept = directory.keep();
             return Err(Complaint::failed(format!("{left} sandboxes were not removed"))
                 .hint(format!("their files and the server's log are in {}", kept.display())));
         }
-        let path = self.directory.path().to_owned();
-        self.directory.close().map_err(|error| Complaint::failed(format!("remove {}: {error}", path.display())))
+        directory.remove()
+    }
+}
+
+/// Without a finish: the server did not start, or does not come back. What it made goes all the same.
+impl Drop for OwnServer {
+    fn drop(&mut self) {
+        self.kill();
+        if self.directory.is_none() || !self.data().join("sandboxes").exists() {
+            return;
+        }
+        let mut reset = Command::new(&self.program);
+        reset.args(["reset", "--yes", "--data"]).arg(self.data()).env_remove("COVE_CONFIG");
+        reset.process_group(0).stdin(Stdio::null()).stdout(Stdio::null());
+        // It says itself what it could not remove.
+        let _ = reset.status();
     }
 }
 

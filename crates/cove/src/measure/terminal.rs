@@ -46,21 +46,23 @@ fn show_promises(report: &Report) -> Result<(), Complaint> {
     if report.promises.is_empty() {
         return Ok(());
     }
-    print("\nPromises")?;
-    let mut rows = Rows::new(&["what", "promised", "measured", ""]);
-    for promise in &report.promises {
-        let (word, tone) = match promise.kept {
-            Some(true) => ("kept", Tone::Good),
-            Some(false) => ("NOT KEPT", Tone::Bad),
-            None => ("", Tone::Faint),
-        };
-        let measured = promise.measured.as_deref().unwrap_or("not measured in this run");
-        rows.add(&[
-            (&promise.what, Tone::Plain),
-            (&promise.target, Tone::Plain),
-            (measured, Tone::Plain),
-            (word, tone),
-        ]);
+    let measured: Vec<_> = report.promises.iter().filter_map(|promise| Some((promise, promise.kept?))).collect();
+    if !measured.is_empty() {
+        print("\nPromises")?;
+        let mut rows = Rows::new(&["", "what", "promised", "measured"]);
+        for (promise, kept) in &measured {
+            let (word, tone) = if *kept { ("kept", Tone::Good) } else { ("NOT KEPT", Tone::Bad) };
+            rows.add(&[
+                (word, tone),
+                (&promise.what, Tone::Plain),
+                (&promise.target, Tone::Plain),
+                (promise.measured.as_deref().unwrap_or_default(), Tone::Plain),
+            ]);
+        }
+        rows.print()?;
     }
-    rows.print()
+    match report.promises.len() - measured.len() {
+        0 => Ok(()),
+        others => print(&format!("\n{others} of {} promises were not measured in this run.", report.promises.len())),
+    }
 }

@@ -14,6 +14,7 @@ mod machine_readable;
 mod object_store;
 mod ordinary;
 mod reboot;
+mod reset;
 mod restart;
 mod run;
 mod run_signals;

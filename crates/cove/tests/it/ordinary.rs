@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use cove_testkit::ordinary::{self, Ids, OrdinaryUser};
 use cove_testkit::program::Cove;
+use cove_testkit::wait::{LIMIT, until_some};
 use serde_json::{Value, json};
 
 #[test]
@@ -324,4 +325,59 @@ fn a_server_refuses_what_it_cannot_hold() {
     assert!(finished.code != 0 && finished.stderr.contains("cannot pause"), "{}", finished.stderr);
     let changed = server.request("PATCH", "/api/sandboxes/box/limits", Some(&json!({"memory": 1 << 30})));
     assert!(changed.expect_status(400).text().contains("limits.memory cannot be held"));
+}
+
+/// A measurement takes part as far as an ordinary user's rights go, says what does not, and leaves nothing.
+#[test]
+fn a_measurement_ends_well_and_leaves_nothing() {
+    for (ids, suites) in [(Ids::Single, "restart"), (Ids::Range, "cold,restart,pause")] {
+        let user = OrdinaryUser::with(ids);
+        let temporary = user.folder("tmp");
+        let finished = user
+            .cove(["bench", "--quick", "--only", suites, "--alive", "2", "--json", "-"])
+            .env("TMPDIR", &temporary)
+            .within(Duration::from_secs(240))
+            .finish()
+            .expect_success();
+        let report: Value = serde_json::from_str(&finished.stdout).unwrap();
+        assert!(report["machine"]["user"].as_str().unwrap().contains("without limits on"), "{}", report["machine"]);
+        let suite =
+            |name: &str| report["suites"].as_array().unwrap().iter().find(|suite| suite["name"] == name).unwrap();
+        let rows = |name: &str| -> Vec<&str> {
+            suite(name)["rows"].as_array().unwrap().iter().map(|row| row["who"].as_str().unwrap()).collect()
+        };
+        assert!(rows("restart").contains(&"sandboxes found"), "{report}");
+        if ids == Ids::Range {
+            for who in ["cove run", "cove engine, in process", "cove over HTTP", "cove over HTTP, pool", "bubblewrap"] {
+                assert!(rows("cold").contains(&who), "{who}: {}", suite("cold"));
+            }
+            let absent = suite("pause")["absent"].to_string();
+            assert!(absent.contains("without root a server needs a delegated control group"), "{absent}");
+        }
+        assert_eq!(user.files(&temporary), Vec::<std::path::PathBuf>::new());
+        assert_eq!(user.files(&user.place.path().join("home")), Vec::<std::path::PathBuf>::new());
+        assert_eq!(user.processes(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn an_interrupted_measurement_leaves_nothing_either() {
+    let user = OrdinaryUser::with(Ids::Range);
+    let temporary = user.folder("tmp");
+    // While it starts, and with sandboxes alive.
+    for sandboxes in [0, 3] {
+        let bench = user.cove(["bench", "--quick", "--only", "density", "--alive", "5000"]);
+        let mut running = bench.env("TMPDIR", &temporary).within(Duration::from_secs(120)).spawn();
+        until_some("the server's directory", LIMIT, || {
+            let mut entries = std::fs::read_dir(&temporary).ok()?.flatten();
+            let measured = entries.find(|entry| entry.file_name().to_string_lossy().starts_with("cove-measure-"))?;
+            let made = std::fs::read_dir(measured.path().join("data/sandboxes")).map_or(0, Iterator::count);
+            (made >= sandboxes).then_some(())
+        });
+        running.signal(rustix::process::Signal::INT);
+        let finished = running.finish().expect_code(130);
+        assert!(finished.stderr.contains("interrupted; everything was removed"), "{}", finished.stderr);
+        assert_eq!(user.files(&temporary), Vec::<std::path::PathBuf>::new());
+        assert_eq!(user.processes(), Vec::<String>::new());
+    }
 }

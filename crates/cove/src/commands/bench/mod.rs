@@ -5,10 +5,11 @@
 //!
 //! # Layout
 //! * [`suites`]: one file for each thing that is measured; [`contest`]: taking turns
-//! * [`peers`]: the others; [`ours`]: our own ways to run a command
+//! * [`peers`]: the others; [`ours`]: our own ways to run a command; [`engine`]: the one without HTTP, in a process of its own
 //! * [`promises`]: what is said of this product, held against the numbers
 
 mod contest;
+mod engine;
 mod ours;
 mod peers;
 mod promises;
@@ -19,15 +20,17 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+pub use engine::{WORD as ENGINE, at_home as engine_at_home};
 use indicatif::{ProgressBar, ProgressStyle};
 use peers::Peer;
+use reqwest::Method;
 use suites::SuiteName;
-use tempfile::TempDir;
 
 use super::loadtest::write_to;
 use crate::complaint::Complaint;
 use crate::measure::interrupt::until_interrupted;
 use crate::measure::machine::{Machine, is_debug_build, version_of};
+use crate::measure::own_directory::OwnDirectory;
 use crate::measure::own_server::OwnServer;
 use crate::measure::report::{Absent, Report, Suite, VERSION};
 use crate::measure::{markdown, page, terminal};
@@ -127,9 +130,9 @@ impl Effort {
 pub struct Bench {
     pub program: PathBuf,
     pub effort: Effort,
-    pub home: TempDir,
+    pub home: OwnDirectory,
     /// Of `cove run`: in memory, as it is where nobody says otherwise.
-    run_home: Option<TempDir>,
+    run_home: Option<OwnDirectory>,
     pub server: Option<OwnServer>,
     pub peers: Vec<Peer>,
     /// Peers that do not work here, and why.
@@ -168,17 +171,22 @@ fn read(path: &Path) -> Result<Report, Complaint> {
 async fn measure(arguments: &Arguments) -> Result<Report, Complaint> {
     let (began, mut machine) = (Instant::now(), Machine::look());
     let wanted = SuiteName::wanted(&arguments.only);
-    let mut bench = Bench::set_up(arguments, &wanted).await?;
-    machine.versions = bench.peers.iter().map(|peer| (peer.name.to_owned(), peer.version.clone())).collect();
-    for program in ["node", "python3"] {
-        machine.versions.extend(version_of(program).map(|version| (program.to_owned(), version)));
-    }
-    let measured = until_interrupted(suites::measure(&mut bench, &wanted)).await;
+    let mut bench = Bench::new(arguments)?;
+    let work = async {
+        bench.set_up(&wanted).await?;
+        if let Some(unheld) = bench.unheld().await? {
+            machine.user = format!("{} without limits on {unheld}", machine.user);
+        }
+        machine.versions = bench.peers.iter().map(|peer| (peer.name.to_owned(), peer.version.clone())).collect();
+        for program in ["node", "python3"] {
+            machine.versions.extend(version_of(program).map(|version| (program.to_owned(), version)));
+        }
+        Ok::<_, Complaint>(suites::measure(&mut bench, &wanted).await)
+    };
+    let measured = until_interrupted(work).await;
     let left = bench.clear().await;
-    let suites = measured?.ok_or_else(|| Complaint::failed("interrupted; everything was removed").with_code(130))?;
+    let suites = measured?.ok_or_else(|| Complaint::failed("interrupted; everything was removed").with_code(130))??;
     left?;
-    let path = bench.home.path().to_owned();
-    bench.home.close().map_err(|error| Complaint::failed(format!("remove {}: {error}", path.display())))?;
     let mut report = Report {
         version: VERSION,
         kind: if arguments.quick { "bench --quick" } else { "bench" }.to_owned(),
@@ -193,21 +201,17 @@ async fn measure(arguments: &Arguments) -> Result<Report, Complaint> {
 }
 
 impl Bench {
-    async fn set_up(arguments: &Arguments, wanted: &[SuiteName]) -> Result<Bench, Complaint> {
-        let trouble = |error: std::io::Error| Complaint::failed(format!("make a directory: {error}"));
-        let home = tempfile::Builder::new().prefix("cove-bench-").tempdir().map_err(trouble)?;
+    fn new(arguments: &Arguments) -> Result<Bench, Complaint> {
+        let home = OwnDirectory::new("cove-bench-")?;
         // Other runtimes look at their root with the ids of the sandbox.
-        std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o755)).map_err(trouble)?;
+        std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o755))?;
         let usual = Place::usual().ephemeral(Files::InMemory);
-        let beside = usual.parent().unwrap_or(&usual);
-        let run_home = tempfile::Builder::new().prefix("cove-bench-").tempdir_in(beside).ok();
+        let run_home = OwnDirectory::below(usual.parent().unwrap_or(&usual), "cove-bench-").ok();
         let bar = ProgressBar::new(0);
         let style = ProgressStyle::with_template("{bar:30} {msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style);
-        bar.set_message("looking for others");
-        let program = std::env::current_exe()?;
-        let mut bench = Bench {
-            program,
+        Ok(Bench {
+            program: std::env::current_exe()?,
             effort: Effort::of(arguments),
             home,
             run_home,
@@ -215,40 +219,43 @@ impl Bench {
             peers: Vec::new(),
             absent: Vec::new(),
             bar,
-        };
+        })
+    }
+
+    /// The others and the server, as far as they are needed.
+    async fn set_up(&mut self, wanted: &[SuiteName]) -> Result<(), Complaint> {
         if wanted.iter().any(|suite| suite.has_peers()) {
-            let directory = bench.home.path().to_owned();
-            let found = tokio::task::spawn_blocking(move || peers::find(&directory)).await;
-            (bench.peers, bench.absent) = found.map_err(|error| Complaint::failed(error.to_string()))?;
+            self.bar.set_message("looking for others");
+            // Here and not elsewhere: whoever is interrupted knows whom to clear away.
+            (self.peers, self.absent) = tokio::task::block_in_place(|| peers::find(self.home.path()));
         }
-        if !wanted.is_empty() {
-            let templates = std::env::var_os("COVE_BENCH_TEMPLATES").map(PathBuf::from);
-            match OwnServer::start_with(&bench.program, templates.as_deref()).await {
-                Ok(server) => bench.server = Some(server),
-                Err(complaint) if crate::place::is_root() => {
-                    bench.clear().await?;
-                    return Err(complaint);
-                }
-                Err(_) => {
-                    bench.absent.push(Absent { who: "cove serve".into(), why: "needs root on this machine".into() })
-                }
-            }
-        }
-        Ok(bench)
+        self.bar.set_message("starting a server");
+        let templates = std::env::var_os("COVE_BENCH_TEMPLATES").map(PathBuf::from);
+        self.server = Some(OwnServer::start_with(&self.program, templates.as_deref()).await?);
+        Ok(())
+    }
+
+    /// What sandboxes go without here belongs beside their numbers.
+    async fn unheld(&self) -> Result<Option<String>, Complaint> {
+        let Some(server) = self.server.as_ref().filter(|_| !crate::place::is_root()) else { return Ok(None) };
+        let id = server.api.create(serde_json::json!({})).await?;
+        let told = server.api.call(Method::GET, &format!("/api/sandboxes/{id}"), None).await?;
+        server.api.delete(&id).await?;
+        let names: Vec<_> = told["unheld"].as_array().into_iter().flatten().filter_map(|name| name.as_str()).collect();
+        Ok((!names.is_empty()).then(|| names.join(", ")))
     }
 
     /// Nothing stays, however we came here.
-    async fn clear(&mut self) -> Result<(), Complaint> {
+    async fn clear(mut self) -> Result<(), Complaint> {
         self.bar.finish_and_clear();
-        let peers = std::mem::take(&mut self.peers);
-        let cleared = tokio::task::spawn_blocking(move || peers.iter().for_each(Peer::leave)).await;
+        tokio::task::block_in_place(|| self.peers.iter().for_each(Peer::leave));
         let finished = match self.server.take() {
             Some(server) => server.finish().await,
             None => Ok(()),
         };
-        cleared.map_err(|error| Complaint::failed(error.to_string()))?;
-        unmount_below(self.home.path())?;
-        finished
+        let unmounted = unmount_below(self.home.path());
+        let removed = self.run_home.map_or(Ok(()), OwnDirectory::remove).and(self.home.remove());
+        finished.and(unmounted).and(removed)
     }
 }
 
@@ -285,8 +292,8 @@ fn tell(arguments: &Arguments, report: &Report) -> Result<(), Complaint> {
 }
 
 impl Bench {
-    pub fn run_data(&self) -> &Path {
-        self.run_home.as_ref().unwrap_or(&self.home).path()
+    pub fn run_data(&self) -> PathBuf {
+        self.run_home.as_ref().map_or_else(|| self.home.path().join("run"), |home| home.path().join("run"))
     }
 
     /// The peers' absence belongs into every suite that they would take part in.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use cove_engine::spec::{Limits, Network, Root, Storage};
-use cove_engine::{Config, Engine, SandboxId, Spawning, Spec};
+use cove_engine::{Config, Engine, Limit, SandboxId, Spawning, Spec};
 use cove_protocol::process::{Command, OnDisconnect, Spec as ProcessSpec};
 use cove_protocol::{Kind, Request, frame};
 use reqwest::Method;
@@ -25,7 +25,7 @@ impl InProcess {
     pub fn open(program: &Path, data: &Path) -> Result<InProcess, String> {
         let count = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let spawning = Spawning::Processes { count, program: program.to_owned() };
-        let config = Config { data: data.to_owned(), spawning, pool: 64, waived: Vec::new() };
+        let config = Config { data: data.to_owned(), spawning, pool: 64, waived: Limit::ALL.to_vec() };
         Engine::open(config).map(|engine| InProcess { engine }).map_err(|error| error.to_string())
     }
 

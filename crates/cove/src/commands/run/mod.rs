@@ -21,7 +21,7 @@ use cove_protocol::{Failure, FailureKind, Request};
 use cove_sys::signal::Signals;
 pub use foreground::Outcome;
 use foreground::{Foreground, Input, SIGNALS};
-pub use sandbox::new_id;
+pub use sandbox::{complaint as engine_complaint, new_id};
 
 use crate::complaint::{Complaint, code};
 use crate::place::Place;

@@ -14,12 +14,14 @@ pub struct ContainerEngine {
     /// What `run` needs to name the root.
     root: Vec<String>,
     image: Option<String>,
+    /// Whether a process of it stays that keeps an ordinary user's namespace, until it is told to go.
+    rests: bool,
 }
 
 impl ContainerEngine {
     pub fn prepare(name: &str, directory: &Path, skeleton: &Path) -> Result<ContainerEngine, String> {
         match name {
-            "podman" => Ok(podman(directory, skeleton)),
+            "podman" => podman(directory, skeleton).map_err(|error| error.to_string()),
             _ => docker(skeleton),
         }
     }
@@ -70,7 +72,12 @@ impl ContainerEngine {
     }
 
     /// At the very end.
-    pub fn remove_image(&self) {
+    pub fn leave(&self) {
+        if self.rests {
+            let mut line = self.line();
+            line.extend(["system", "migrate"].map(str::to_owned));
+            drop(run_to_end(&line, Ground::Plain));
+        }
         if let Some(image) = &self.image {
             let mut line = self.line();
             line.extend(["rmi", "--force", image].map(str::to_owned));
@@ -79,24 +86,27 @@ impl ContainerEngine {
     }
 }
 
-fn podman(directory: &Path, skeleton: &Path) -> ContainerEngine {
+/// An ordinary user's has more places of its own, and makes them below the home of whoever calls it, unless told otherwise.
+fn podman(directory: &Path, skeleton: &Path) -> std::io::Result<ContainerEngine> {
     let place = |name: &str| directory.join(name).display().to_string();
-    let line = [
-        "podman",
-        "--root",
-        &place("podman-storage"),
-        "--runroot",
-        &place("podman-run"),
-        "--cgroup-manager",
-        "cgroupfs",
-        "--events-backend",
-        "none",
-    ];
-    let line = line.map(str::to_owned).to_vec();
+    let rests = !crate::place::is_root();
+    let mut line = Vec::new();
+    if rests {
+        line.push("env".to_owned());
+        for name in ["HOME", "XDG_RUNTIME_DIR"] {
+            let folder = place(&format!("podman-{name}"));
+            std::fs::create_dir_all(&folder)?;
+            line.push(format!("{name}={folder}"));
+        }
+    }
+    let own = ["podman", "--root", &place("podman-storage"), "--runroot", &place("podman-run")];
+    let common = ["--cgroup-manager", "cgroupfs", "--events-backend", "none"];
+    line.extend(own.into_iter().chain(common).map(str::to_owned));
     // Its own limits are more than a host may allow it.
     let root =
         ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024", "--rootfs"].map(str::to_owned).into_iter();
-    ContainerEngine { line, root: root.chain([skeleton.display().to_string()]).collect(), image: None }
+    let root = root.chain([skeleton.display().to_string()]).collect();
+    Ok(ContainerEngine { line, root, image: None, rests })
 }
 
 fn docker(skeleton: &Path) -> Result<ContainerEngine, String> {
@@ -113,5 +123,5 @@ fn docker(skeleton: &Path) -> Result<ContainerEngine, String> {
     let archive = archive.map_err(|error| format!("tar: {error}"))?.stdout;
     let import: Vec<String> = line.iter().cloned().chain(["import", "-", &image].map(str::to_owned)).collect();
     process::feed(&import, &archive)?;
-    Ok(ContainerEngine { line, root: vec![image.clone()], image: Some(image) })
+    Ok(ContainerEngine { line, root: vec![image.clone()], image: Some(image), rests: false })
 }

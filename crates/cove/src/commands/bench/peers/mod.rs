@@ -96,10 +96,8 @@ fn make_skeleton(root: &Path) -> std::io::Result<()> {
 }
 
 fn tool(name: &'static str, directory: &Path, skeleton: &Path) -> Result<Tool, String> {
-    let root = crate::place::is_root();
     match name {
         "bubblewrap" => Ok(Tool::Bubblewrap),
-        "crun" | "runc" | "runsc" if !root => Err("needs root for the same borders".into()),
         "crun" | "runc" | "runsc" => oci::Runtime::prepare(name, directory, skeleton).map(Tool::Oci),
         _ => engines::ContainerEngine::prepare(name, directory, skeleton).map(Tool::Engine),
     }
@@ -108,14 +106,18 @@ fn tool(name: &'static str, directory: &Path, skeleton: &Path) -> Result<Tool, S
 /// One run that does not count; on a host with both cgroup trees a second one without the empty v2 tree.
 fn tried(peer: Peer) -> Result<Peer, String> {
     let attempt = |peer: &Peer| run_to_end(&peer.command(&["/bin/true"]), peer.ground);
-    match attempt(&peer) {
-        Ok(()) => Ok(peer),
+    let (peer, outcome) = match attempt(&peer) {
         Err(_) if process::has_unified() => {
             let peer = Peer { ground: Ground::WithoutUnified, ..peer };
-            attempt(&peer).map(|()| peer)
+            let outcome = attempt(&peer);
+            (peer, outcome)
         }
-        Err(why) => Err(why),
+        outcome => (peer, outcome),
+    };
+    if outcome.is_err() {
+        peer.leave();
     }
+    outcome.map(|()| peer)
 }
 
 impl Peer {
@@ -145,7 +147,7 @@ impl Peer {
     pub fn leave(&self) {
         self.clear();
         if let Tool::Engine(engine) = &self.tool {
-            engine.remove_image();
+            engine.leave();
         }
     }
 

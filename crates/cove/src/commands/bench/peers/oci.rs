@@ -15,6 +15,23 @@ pub struct Runtime {
     state: PathBuf,
     bundles: PathBuf,
     skeleton: PathBuf,
+    rights: Rights,
+}
+
+/// Without root there is one id and no control group: they have no limits then, and ours have none either.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rights {
+    Root,
+    User { uid: u32, gid: u32 },
+}
+
+impl Rights {
+    fn look() -> Rights {
+        if crate::place::is_root() {
+            return Rights::Root;
+        }
+        Rights::User { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() }
+    }
 }
 
 /// Bundles are told apart by what they run.
@@ -27,13 +44,21 @@ impl Runtime {
         for path in [&state, &bundles] {
             fs::create_dir_all(path).map_err(|error| error.to_string())?;
         }
-        Ok(Runtime { program, state, bundles, skeleton: skeleton.to_owned() })
+        Ok(Runtime { program, state, bundles, skeleton: skeleton.to_owned(), rights: Rights::look() })
     }
 
     pub fn line(&self) -> Vec<String> {
         let mut line = vec![self.program.to_owned(), "--root".into(), self.state.display().to_string()];
         if self.program == "runsc" {
             line.extend(["--platform=ptrace", "--network=none"].map(str::to_owned));
+        }
+        if self.rights != Rights::Root {
+            let own: &[&str] = match self.program {
+                "crun" => &["--cgroup-manager=disabled"],
+                "runsc" => &["--rootless", "--ignore-cgroups"],
+                _ => &["--rootless=true"],
+            };
+            line.extend(own.iter().map(|&word| word.to_owned()));
         }
         line
     }
@@ -67,7 +92,14 @@ impl Runtime {
     }
 
     fn config(&self, words: &[&str]) -> Value {
-        let mapping = json!([{ "containerID": 0, "hostID": 100_000, "size": 65_536 }]);
+        let mapped = |first: u32, size: u32| json!([{ "containerID": 0, "hostID": first, "size": size }]);
+        let (users, groups, resources) = match self.rights {
+            Rights::Root => {
+                let limits = json!({ "memory": { "limit": 1 << 30 }, "pids": { "limit": 1024 } });
+                (mapped(100_000, 65_536), mapped(100_000, 65_536), limits)
+            }
+            Rights::User { uid, gid } => (mapped(uid, 1), mapped(gid, 1), json!({})),
+        };
         let kinds = ["pid", "network", "ipc", "uts", "mount", "user"];
         let namespaces: Vec<_> = kinds.into_iter().map(|kind| json!({ "type": kind })).collect();
         let tmpfs = |target: &str| json!({ "destination": target, "type": "tmpfs", "source": "tmpfs" });
@@ -86,8 +118,7 @@ impl Runtime {
                 { "destination": "/usr", "type": "bind", "source": "/usr", "options": ["rbind", "ro"] },
             ],
             "linux": {
-                "namespaces": namespaces, "uidMappings": mapping, "gidMappings": mapping,
-                "resources": { "memory": { "limit": 1 << 30 }, "pids": { "limit": 1024 } },
+                "namespaces": namespaces, "uidMappings": users, "gidMappings": groups, "resources": resources,
             },
         })
     }

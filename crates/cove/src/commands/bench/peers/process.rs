@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use cove_sys::namespace::{Kind, unshare};
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
+use serde::{Deserialize, Serialize};
 
 use super::Ground;
 
 const UNIFIED: &str = "/sys/fs/cgroup/unified";
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Timed {
     pub first: Duration,
     pub whole: Duration,

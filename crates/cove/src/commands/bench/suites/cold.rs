@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::super::Bench;
 use super::super::contest::Contest;
-use super::super::ours::{InProcess, over_http, set_pool, until_pool_is_full};
+use super::super::engine::EngineProcess;
+use super::super::ours::{over_http, set_pool, until_pool_is_full};
 use super::super::peers::{Ground, Pace, Timed, run_timed};
 use crate::measure::report::Suite;
 
@@ -20,7 +21,7 @@ pub async fn measure(bench: &Bench) -> Vec<Suite> {
     contest.add_blocking("no walls", rounds, move || run_timed(&bare, Ground::Plain));
     let run = bench.cove_run(&WORDS);
     contest.add_blocking("cove run", rounds, move || run_timed(&run, Ground::Plain));
-    let engine = InProcess::open(&bench.program, &bench.home.path().join("engine"));
+    let engine = EngineProcess::start(&bench.program, &bench.home.path().join("engine"));
     let mut trouble = Vec::new();
     match engine {
         Ok(engine) => {

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::super::Bench;
 use super::super::contest::Contest;
-use super::super::ours::InProcess;
+use super::super::engine::EngineProcess;
 use super::super::peers::{Ground, Pace, run_timed};
 use crate::measure::report::Suite;
 
@@ -20,17 +20,13 @@ pub async fn measure(bench: &Bench) -> Vec<Suite> {
         "`sh -c 'echo ready'` in a sandbox that was made before, from the call to the first byte of its output (over HTTP: to the whole \
          answer). The first command of a fresh sandbox is a row of its own. One sample of each in turn.",
     );
-    let engine = InProcess::open(&bench.program, &bench.home.path().join("engine")).map(Arc::new);
-    let engine = engine.and_then(|engine| Ok((Arc::clone(&engine), engine.launch()?)));
+    let engine = EngineProcess::start(&bench.program, &bench.home.path().join("engine"));
     let mut contest: Contest<'_, Duration> = Contest::new();
     let rounds = bench.effort.rounds;
     let bare: Vec<String> = WORDS.iter().map(|&word| word.to_owned()).collect();
     contest.add_blocking("no walls", rounds, move || run_timed(&bare, Ground::Plain).map(|timed| timed.first));
     match &engine {
-        Ok((engine, id)) => contest.add_blocking("cove engine, in process", rounds, move || {
-            let began = Instant::now();
-            engine.first_output(id, &WORDS).map(|()| began.elapsed())
-        }),
+        Ok(engine) => contest.add_blocking("cove engine, in process", rounds, move || engine.again(&WORDS)),
         Err(why) => suite.absent("cove engine, in process", why.clone()),
     }
     let mut live = None;
@@ -80,11 +76,6 @@ pub async fn measure(bench: &Bench) -> Vec<Suite> {
     if let (Some(id), Some(server)) = (live, &bench.server) {
         // Also removed at the end, should this fail.
         drop(server.api.delete(&id).await);
-    }
-    if let Ok((engine, id)) = engine
-        && let Err(why) = engine.destroy(&id)
-    {
-        suite.absent("cove engine, its end", why);
     }
     let peers: Vec<_> =
         bench.absent.iter().filter(|absent| !suite.absent.iter().any(|told| told.who == absent.who)).cloned().collect();

@@ -12,6 +12,7 @@ mod throughput;
 mod tti;
 
 use clap::ValueEnum;
+pub use throughput::rate;
 
 use super::Bench;
 use crate::measure::report::Suite;

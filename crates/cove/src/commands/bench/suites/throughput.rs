@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::super::Bench;
 use super::super::contest::{Contender, Contest};
-use super::super::ours::{InProcess, over_http};
+use super::super::engine::EngineProcess;
+use super::super::ours::over_http;
 use super::super::peers::{Ground, run_to_end};
 use crate::measure::report::{Series, Suite, Unit};
 use crate::measure::summary::Summary;
@@ -24,7 +25,7 @@ pub async fn measure(bench: &Bench) -> Suite {
             time.as_secs_f64()
         ),
     );
-    let engine = InProcess::open(&bench.program, &bench.home.path().join("engine"));
+    let engine = EngineProcess::start(&bench.program, &bench.home.path().join("engine"));
     if let Err(why) = &engine {
         suite.absent("cove engine", why.clone());
     }
@@ -34,8 +35,7 @@ pub async fn measure(bench: &Bench) -> Suite {
         let run = bench.cove_run(&WORDS);
         contest.add_blocking("cove run", samples, move || rate(callers, time, &|| run_to_end(&run, Ground::Plain)));
         if let Ok(engine) = &engine {
-            let once = || engine.launch().and_then(|id| engine.destroy(&id));
-            contest.add_blocking("cove engine", samples, move || rate(callers, time, &once));
+            contest.add_blocking("cove engine", samples, move || engine.rate(callers, time));
         }
         if let Some(server) = &bench.server {
             contest.add("cove over HTTP", samples, move || rate_over_http(server, callers, time));
@@ -72,7 +72,7 @@ fn note(suite: &mut Suite, lines: &mut Vec<Series>, contender: &Contender<'_, f6
 }
 
 /// Completed in the time, over the time it took until the last was done.
-fn rate(callers: usize, time: Duration, act: &(dyn Fn() -> Result<(), String> + Sync)) -> Result<f64, String> {
+pub fn rate(callers: usize, time: Duration, act: &(dyn Fn() -> Result<(), String> + Sync)) -> Result<f64, String> {
     let (done, began) = (AtomicU64::new(0), Instant::now());
     let failed: Vec<String> = std::thread::scope(|scope| {
         let work = || {

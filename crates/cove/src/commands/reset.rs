@@ -1,0 +1,215 @@
+//! `cove reset`: all that Cove keeps on this machine, gone.
+//!
+//! Files that an ordinary user's sandboxes wrote belong to ids which that user has only inside a user namespace, so `rm -rf` is
+//! refused. This moves there first (`privilege::enter`), ends what runs, and removes the rest from inside. Names that Cove does not
+//! make are left alone and told: the directory may be shared with something of the person's own.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::num::NonZeroUsize;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use cove_engine::{Config, Engine, Spawning, privilege};
+
+use super::run::engine_complaint;
+use super::settings;
+use crate::complaint::Complaint;
+use crate::place::{Files, Place, is_root};
+use crate::render::{print, say};
+
+/// The word that makes this program remove directories of a measurement.
+pub const REMOVE: &str = "__remove";
+
+/// What Cove makes in a data directory.
+const OURS: &[&str] = &[
+    "api-key",
+    "archive",
+    "base",
+    "build",
+    "cove.db",
+    "cradles",
+    "gone",
+    "layers",
+    "lock",
+    "pool",
+    "realm",
+    "run",
+    "run-on-disk",
+    "sandboxes",
+    "server-id",
+    "snapshots",
+    "storage",
+    "templates",
+    "tls",
+    "trash",
+    "uppers",
+    "volumes",
+];
+
+/// Remove all that Cove keeps on this machine: sandboxes, templates, keys
+///
+/// Ends the sandboxes that run. A server on the same data directory has to be stopped first. An ordinary user needs this: files
+/// that sandboxes wrote belong to ids of a user namespace, and `rm -rf` is refused.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Of this data directory [env: COVE_DATA] [default: /var/lib/cove, or below your home]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+}
+
+pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
+    let data = settings::data_directory(arguments.data.as_deref())?;
+    let place = Place::new(Some(data.clone()).filter(|data| *data != Place::usual().data()));
+    let runs = [Files::InMemory, Files::OnDisk].map(|files| place.ephemeral(files));
+    if !runs.iter().chain([&data]).any(|place| place.exists()) {
+        print(&format!("nothing is kept in {}", data.display()))?;
+        return Ok(0);
+    }
+    let _alone = hold(&data)?;
+    if let Some(run) = runs.iter().find(|run| has_a_live_one(run)) {
+        return Err(Complaint::failed(format!("a `cove run` is at work in {}", run.display()))
+            .hint("end it, or wait for it, and say this again"));
+    }
+    if !arguments.yes {
+        confirm(&data)?;
+    }
+    // Before the first thread.
+    privilege::enter(data.exists().then_some(&data))
+        .map_err(|error| Complaint::failed(error.to_string()).hint("`cove doctor` tells what this machine lacks"))?;
+    for place in runs.iter().chain([&data]).filter(|place| place.join("sandboxes").exists()) {
+        end_sandboxes(place)?;
+    }
+    let mut others = Vec::new();
+    for place in runs.iter().chain([&data]).filter(|place| place.exists()) {
+        others.extend(empty(place)?);
+    }
+    print(&format!("removed {}", data.display()))?;
+    if !others.is_empty() {
+        let names: Vec<_> = others.iter().map(|path| path.display().to_string()).collect();
+        say(&format!("left alone, because Cove does not make them: {}", names.join(", ")));
+    }
+    Ok(0)
+}
+
+/// Nobody else may work on it meanwhile.
+fn hold(data: &Path) -> Result<Option<fs::File>, Complaint> {
+    if !data.exists() {
+        return Ok(None);
+    }
+    let mut entries = fs::read_dir(data)
+        .map_err(|error| Complaint::failed(format!("look into {}: {error}", data.display())).hint(way_out(data)))?;
+    // Every engine writes its realm; a server's data may have none where only `cove run` was there.
+    let is_ours = ["", "run", "run-on-disk"].iter().any(|place| data.join(place).join("realm").exists());
+    if !is_ours && entries.next().is_some() {
+        return Err(Complaint::usage(format!("{} is no data directory of Cove", data.display()))
+            .hint("--data names the one that `cove serve` was started with"));
+    }
+    cove_control::serve::alone(data).map(Some).map_err(|error| match &error {
+        cove_control::Error::Conflict(why) => {
+            Complaint::failed(why.clone()).hint("stop that server first; `cove ls` shows what it has")
+        }
+        other => Complaint::failed(other.detail().map_or_else(|| other.to_string(), str::to_owned)).hint(way_out(data)),
+    })
+}
+
+/// A guest that is gone refuses the connection.
+fn has_a_live_one(run: &Path) -> bool {
+    let sandboxes = fs::read_dir(run.join("sandboxes")).into_iter().flatten().flatten();
+    sandboxes.into_iter().any(|sandbox| UnixStream::connect(sandbox.path().join("guest.sock")).is_ok())
+}
+
+fn confirm(data: &Path) -> Result<(), Complaint> {
+    if !io::stdin().is_terminal() {
+        return Err(Complaint::usage("reset asks before it removes, and standard input is no terminal")
+            .hint("--yes removes without asking"));
+    }
+    let count = |name: &str| fs::read_dir(data.join(name)).into_iter().flatten().flatten().count();
+    let sandboxes = match count("sandboxes") {
+        1 => "1 sandbox".to_owned(),
+        count => format!("{count} sandboxes"),
+    };
+    let mut stderr = io::stderr().lock();
+    write!(stderr, "Remove {}: {sandboxes}, templates, keys and all the rest? [y/N] ", data.display())?;
+    stderr.flush()?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    match answer.trim().to_lowercase().as_str() {
+        "y" | "yes" => Ok(()),
+        _ => Err(Complaint::failed("nothing was removed")),
+    }
+}
+
+/// Ends with the engine, which empties its trash first and gives back mounts and control groups.
+fn end_sandboxes(data: &Path) -> Result<(), Complaint> {
+    let spawning = Spawning::Processes { count: NonZeroUsize::MIN, program: std::env::current_exe()? };
+    let config = Config { data: data.to_owned(), spawning, pool: 0, waived: Vec::new() };
+    let engine = Engine::open(config).map_err(engine_complaint)?;
+    // What an earlier engine started has to be taken over before it can be ended.
+    engine.found().and_then(|_| engine.sweep(&|_| false)).map(drop).map_err(engine_complaint)
+}
+
+/// Removes what is ours, and the directory where nothing else is in it; tells what else there is.
+fn empty(directory: &Path) -> Result<Vec<PathBuf>, Complaint> {
+    let (ours, others): (Vec<PathBuf>, Vec<PathBuf>) =
+        fs::read_dir(directory)?.flatten().map(|entry| entry.path()).partition(|path| is_ours(path));
+    for path in ours {
+        remove(&path)?;
+    }
+    if others.is_empty() {
+        // One that the system made for us, or a mount point, stays; it is empty.
+        let _ = fs::remove_dir(directory);
+    }
+    Ok(others)
+}
+
+/// `cove.db-wal`, `pool.btrfs`, `realm.cove-0a1b…` belong to what they are named after.
+fn is_ours(path: &Path) -> bool {
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
+    OURS.iter().any(|&ours| name.strip_prefix(ours).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '-'])))
+}
+
+fn remove(path: &Path) -> Result<(), Complaint> {
+    let is_directory = path.symlink_metadata().is_ok_and(|found| found.is_dir());
+    let removed = if is_directory { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Complaint::failed(format!("remove {}: {error}", path.display())).hint(way_out(path)))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn way_out(path: &Path) -> String {
+    if is_root() {
+        "`cove doctor` tells what this machine lacks".to_owned()
+    } else {
+        format!("some of it may belong to root: sudo rm -rf {}", path.display())
+    }
+}
+
+/// As `cove __remove DIR…`: directories of a measurement, whose files an ordinary user may remove from home alone.
+pub fn remove_at_home(mut directories: impl Iterator<Item = OsString>) -> Result<u8, Complaint> {
+    privilege::enter(None).map_err(|error| Complaint::failed(error.to_string()))?;
+    directories.try_for_each(|directory| remove(Path::new(&directory))).map(|()| 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_cove_makes_is_removed() {
+        for name in ["cove.db", "cove.db-wal", "pool.btrfs", "realm.cove-0a1b2c3d", "run", "run-on-disk", "sandboxes"] {
+            assert!(is_ours(&Path::new("/data").join(name)), "{name}");
+        }
+        for name in ["notes", "runner", "pools", "Documents", ".ssh", "cove.dbx"] {
+            assert!(!is_ours(&Path::new("/data").join(name)), "{name}");
+        }
+    }
+}
