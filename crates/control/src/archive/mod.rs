@@ -103,7 +103,10 @@ impl App {
             (Err(error), Ok(_)) => Err(error.into()),
         };
         match whole {
-            Ok(Whole::Now) => writer.shutdown().await.map_err(|error| refused(sandbox, error))?,
+            Ok(Whole::Now) => {
+                writer.shutdown().await.map_err(|error| refused(sandbox, error))?;
+                self.bring_to_disk(sandbox).await?;
+            }
             Ok(Whole::Before) => {}
             Err(error) => {
                 // Parts of a large upload would stay and cost; the first error is the one to tell.
@@ -113,6 +116,21 @@ impl App {
         }
         provider.destroy(&sandbox.id).await?;
         Ok(())
+    }
+
+    /// In the folder a file is whole when it has its name, and on the disk only some time later. The sandbox's own files go
+    /// next: a power cut must not take both.
+    async fn bring_to_disk(&self, sandbox: &Sandbox) -> Result<(), Error> {
+        if self.config().archive.url.is_some() {
+            return Ok(());
+        }
+        let path = self.config().data.join("archive").join(key(sandbox).as_ref());
+        let synced = tokio::task::spawn_blocking(move || {
+            std::fs::File::open(&path)?.sync_all()?;
+            std::fs::File::open(path.parent().unwrap_or(&path))?.sync_all()
+        });
+        let synced = synced.await.map_err(|error| Error::internal(format!("sync an archive: {error}")))?;
+        synced.map_err(|error| refused(sandbox, error))
     }
 
     async fn has_archive(&self, sandbox: &Sandbox) -> Result<bool, Error> {

@@ -24,12 +24,12 @@ use super::native::auth;
 use super::native::error::ApiError;
 use crate::peer::Peer;
 use crate::sandbox::Sandbox;
-use crate::{App, Error};
+use crate::{App, Caller, Error};
 
 /// By whom it was sent on.
 pub(crate) const SENT_ON_BY: &str = "cove-sent-on-by";
-/// The largest body that is read to learn which session it names.
-const BODY_MAX: usize = 64 << 20;
+/// The largest body that is read to learn which session it names; the doors take no larger one.
+const BODY_MAX: usize = 16 << 20;
 
 #[derive(Clone)]
 pub struct Director {
@@ -71,6 +71,8 @@ pub async fn direct(State(director): State<Director>, request: Request, next: Ne
     let subject = subject(request.method(), request.uri(), request.headers(), names(app));
     let (subject, request) = match subject {
         Subject::Nothing => return next.run(request).await,
+        // Held in memory: for those alone who have a key. To others the doors say no.
+        Subject::InBody if caller(app, request.headers()).await.is_err() => return next.run(request).await,
         Subject::InBody => match read_session(request).await {
             Ok(read) => read,
             Err(response) => return response,
@@ -120,11 +122,15 @@ fn subject(method: &Method, uri: &Uri, headers: &HeaderMap, names: Names<'_>) ->
     }
 }
 
-async fn find(app: &App, subject: &Subject, headers: &HeaderMap) -> Result<Option<Sandbox>, Error> {
-    let caller = async || match auth::secret(headers) {
+async fn caller(app: &App, headers: &HeaderMap) -> Result<Caller, Error> {
+    match auth::secret(headers) {
         Some(secret) => app.authenticate(&secret).await,
         None => Err(Error::Unauthenticated(String::new())),
-    };
+    }
+}
+
+async fn find(app: &App, subject: &Subject, headers: &HeaderMap) -> Result<Option<Sandbox>, Error> {
+    let caller = async || caller(app, headers).await;
     match subject {
         Subject::Sandbox(id) => app.store().sandbox_by_id(id).await,
         Subject::Named(name) => app.store().sandbox_by_name(&caller().await?.organisation, name).await,

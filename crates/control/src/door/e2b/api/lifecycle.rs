@@ -10,7 +10,7 @@ use super::super::error::ApiError;
 use super::{By, body, describe, domain, find};
 use crate::clock::{Timestamp, after};
 use crate::sandbox::{Expiry, Sandbox, State as Life, TimersChange};
-use crate::{App, Caller, Scope};
+use crate::{App, Caller, Error, Scope};
 
 /// What a client gets that says nothing, in seconds.
 const CONNECT_TIMEOUT: i64 = 300;
@@ -106,18 +106,24 @@ pub async fn pause(
     if describe::state(sandbox.state) == "paused" {
         return Err(ApiError::new(StatusCode::CONFLICT, format!("Sandbox {id} is already paused")));
     }
-    // A sandbox that sleeps has no deadline. Lifted first, or it could strike in between.
-    let deadline = sandbox.timers.deadline;
-    set_deadline(&app, &caller, &id, None, None).await?;
-    let paused = match wanted.memory {
-        Some(false) => app.stop(&caller, &id).await,
-        Some(true) | None => app.pause(&caller, &id).await,
-    };
-    if let Err(error) = paused {
-        set_deadline(&app, &caller, &id, deadline, None).await?;
-        return Err(error.into());
-    }
+    // A client that hangs up half-way must not leave it running without a deadline.
+    let worker = app.clone();
+    app.detached(async move { sleep(&worker, &caller, &sandbox, wanted.memory).await }).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// A sandbox that sleeps has no deadline. Lifted first, or it could strike in between.
+async fn sleep(app: &App, caller: &Caller, sandbox: &Sandbox, memory: Option<bool>) -> Result<(), Error> {
+    let id = sandbox.id.as_str();
+    set_deadline(app, caller, id, None, None).await?;
+    let slept = match memory {
+        Some(false) => app.stop(caller, id).await,
+        Some(true) | None => app.pause(caller, id).await,
+    };
+    if slept.is_err() {
+        set_deadline(app, caller, id, sandbox.timers.deadline, None).await?;
+    }
+    slept.map(drop)
 }
 
 #[derive(Deserialize)]
@@ -166,6 +172,7 @@ pub async fn refresh(
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// With a deadline again. A client that hangs up half-way must not leave a sleeper that its deadline ends.
 async fn wake(
     app: &App,
     caller: &Caller,
@@ -173,23 +180,31 @@ async fn wake(
     seconds: u64,
     memory: Option<bool>,
 ) -> Result<Sandbox, ApiError> {
+    let (worker, caller, sandbox) = (app.clone(), caller.clone(), sandbox.clone());
+    Ok(app.detached(async move { rouse(&worker, &caller, &sandbox, seconds, memory).await }).await?)
+}
+
+async fn rouse(
+    app: &App,
+    caller: &Caller,
+    sandbox: &Sandbox,
+    seconds: u64,
+    memory: Option<bool>,
+) -> Result<Sandbox, Error> {
     let id = sandbox.id.as_str();
     set_deadline(app, caller, id, Some(after(app.now(), seconds)), Some(seconds)).await?;
     let woken = match (sandbox.state, memory) {
-        (Life::Paused, Some(false)) => {
-            app.stop(caller, id).await?;
-            app.start(caller, id).await
-        }
+        (Life::Paused, Some(false)) => match app.stop(caller, id).await {
+            Ok(_) => app.start(caller, id).await,
+            Err(error) => Err(error),
+        },
         (Life::Paused, _) => app.resume(caller, id).await,
         _ => app.start(caller, id).await,
     };
-    match woken {
-        Ok(sandbox) => Ok(sandbox),
-        Err(error) => {
-            set_deadline(app, caller, id, None, None).await?;
-            Err(error.into())
-        }
+    if woken.is_err() {
+        set_deadline(app, caller, id, None, None).await?;
     }
+    woken
 }
 
 async fn set_deadline(
@@ -198,10 +213,10 @@ async fn set_deadline(
     id: &str,
     deadline: Option<Timestamp>,
     length: Option<u64>,
-) -> Result<Sandbox, ApiError> {
+) -> Result<Sandbox, Error> {
     let change =
         TimersChange { lifetime_seconds: length.map(Some), deadline: Some(deadline), ..TimersChange::default() };
-    Ok(app.set_timers(caller, id, change).await?)
+    app.set_timers(caller, id, change).await
 }
 
 /// The sandbox once nobody is at work on it.
