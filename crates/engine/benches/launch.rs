@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use cove_engine::spec::{Limits, Network, Root, Storage};
+use cove_engine::spec::{Durability, Limits, Network, Root, Storage};
 use cove_engine::{Config, Engine, SandboxId, Spawning, Spec};
 use cove_protocol::process::{Command, Spec as ProcessSpec};
 use cove_protocol::{Event, Kind, Request, frame};
@@ -107,6 +107,7 @@ fn spec(storage: Storage) -> Spec {
         id: format!("b{:09}{number:010}", std::process::id()).parse().expect("an id"),
         root: Root::Base,
         storage,
+        durability: Durability::default(),
         limits: Limits { memory: 256 << 20, disk: Some(64 << 20), ..Limits::default() },
         network: Network::None,
         mounts: Vec::new(),

@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use cove_engine::spec::{Limits, Network, Root, Storage};
+use cove_engine::spec::{Durability, Limits, Network, Root, Storage};
 use cove_engine::{Config, Engine, SandboxId, Spawning, Spec};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -64,6 +64,7 @@ fn once(engine: &Engine, number: usize) -> Result<(u128, u128), cove_engine::Err
         id: id.clone(),
         root: Root::Base,
         storage: Storage::Memory,
+        durability: Durability::default(),
         limits: Limits { memory: 256 << 20, disk: Some(64 << 20), ..Limits::default() },
         network: Network::None,
         mounts: Vec::new(),

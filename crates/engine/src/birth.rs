@@ -24,10 +24,8 @@ use crate::privilege::{self, Ids, Privilege};
 use crate::refused::{Refused, Step};
 use crate::seccomp::Rules;
 use crate::spawner::handle::Spawners;
-use crate::spawner::wire::{
-    Attach, AttachKind, Cgroup, Durability, Groups, Launch, Outgoing, Overlay, Request, Slot, Window,
-};
-use crate::spec::{Access, Mount, Root, Spec, Storage};
+use crate::spawner::wire::{Attach, AttachKind, Cgroup, Groups, Launch, Outgoing, Overlay, Request, Slot, Window};
+use crate::spec::{Access, Durability, Mount, Root, Spec, Storage};
 use crate::storage::Upper;
 use crate::user_namespace::{Maps, RANGE};
 
@@ -117,7 +115,7 @@ impl Birth {
     ) -> Result<Launch, Error> {
         let durability = match spec.storage {
             Storage::Memory => Durability::Volatile,
-            Storage::Disk => Durability::Durable,
+            Storage::Disk => spec.durability,
         };
         let mut pass = |descriptor: BorrowedFd<'fd>| -> Result<Slot, Error> {
             let full =

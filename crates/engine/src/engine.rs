@@ -180,11 +180,13 @@ impl Engine {
         let request = GuestRequest::Shutdown { grace_ms: u64::try_from(grace.as_millis()).unwrap_or(u64::MAX) };
         // A guest that does not hear is killed like one that does not end in time.
         let heard = guest_line::ask(&live.running.socket, &request, Duration::from_secs(2)).is_ok();
-        if heard && live.wait_until_gone(grace + Duration::from_secs(1)) {
-            return Ok(());
+        if !(heard && live.wait_until_gone(grace + Duration::from_secs(1))) {
+            live.kill()?;
+            if !live.wait_until_gone(KILL_PATIENCE) {
+                return Err(Error::Unkillable(id.clone()));
+            }
         }
-        live.kill()?;
-        if live.wait_until_gone(KILL_PATIENCE) { Ok(()) } else { Err(Error::Unkillable(id.clone())) }
+        self.house.sync(id)
     }
 
     /// No process of it moves until [`Engine::resume`].
@@ -196,12 +198,14 @@ impl Engine {
         Ok(self.house.running(id)?.group()?.thaw()?)
     }
 
-    /// Ends a sandbox at once and removes everything of it. Returns when its processes are gone; files are deleted
-    /// in the background. Fine to call for what is gone.
+    /// Ends a sandbox at once and removes everything of it. Returns when its processes are gone; mounts are taken down
+    /// and files deleted in the background. Fine to call for what is gone.
     pub fn destroy(&self, id: &SandboxId) -> Result<(), Error> {
+        let mut mounts = None;
         match self.house.running(id) {
             Ok(live) => {
                 live.expect_end();
+                mounts = live.mounts();
                 live.kill()?;
                 if !live.wait_until_gone(KILL_PATIENCE) {
                     return Err(Error::Unkillable(id.clone()));
@@ -211,6 +215,8 @@ impl Engine {
             Err(error) => return Err(error),
         }
         self.house.erase(id)?;
+        // In this order: what is deleted is mounted nowhere any more.
+        self.reaper.give(Task::LetGo(mounts.into_iter().collect()));
         self.reaper.give(Task::EmptyTrash);
         Ok(())
     }

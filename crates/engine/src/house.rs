@@ -31,7 +31,7 @@ use crate::record::{Life, Records};
 use crate::refused::{Refused, Step};
 use crate::spawner::handle::Spawners;
 use crate::spawner::wire::{Answer, Outgoing, Request};
-use crate::spec::{Limits, Network, SandboxId, Spec, Storage};
+use crate::spec::{Durability, Limits, Network, SandboxId, Spec, Storage};
 use crate::state::{Ended, LargestProcess, Running, Usage};
 use crate::storage::{Store, Upper};
 use crate::user_namespace::RANGE;
@@ -190,6 +190,15 @@ impl House {
             return Ok(upper);
         }
         Ok(self.store.create(&spec.id, spec.storage, &self.limits(spec))?)
+    }
+
+    /// After a stop files are on the disk; of those that were volatile the kernel has synced nothing.
+    pub fn sync(&self, id: &SandboxId) -> Result<(), Error> {
+        let spec = self.spec(id)?;
+        if spec.storage == Storage::Disk && spec.durability == Durability::Volatile {
+            self.store.sync(id)?;
+        }
+        Ok(())
     }
 
     /// Those that really hold.

@@ -20,7 +20,8 @@ use cove_sys::namespace::{self, Kind};
 use crate::privilege::Privilege;
 use crate::refused::{Refused, Step};
 use crate::spawner::empty::LAYER_PLACES;
-use crate::spawner::wire::{AttachKind, Durability, Groups, Incoming, Launch, Overlay};
+use crate::spawner::wire::{AttachKind, Groups, Incoming, Launch, Overlay};
+use crate::spec::Durability;
 use crate::stills;
 
 /// Directories that the engine mounts on; made where a template lacks them.

@@ -63,6 +63,8 @@ pub struct Spec {
     pub id: SandboxId,
     pub root: Root,
     pub storage: Storage,
+    #[serde(default)]
+    pub durability: Durability,
     pub limits: Limits,
     pub network: Network,
     #[serde(default)]
@@ -136,6 +138,17 @@ pub enum Storage {
     Memory,
     /// In the data directory: survives stop and restart.
     Disk,
+}
+
+/// What a crash of the host may take. That of a server or an engine takes nothing in either case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Durability {
+    /// What was synced inside outlives it.
+    #[default]
+    Durable,
+    /// Syncs are not carried out, and the end of the sandbox waits for none: for files that are gone with it anyway.
+    Volatile,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

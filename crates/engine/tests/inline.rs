@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use cove_engine::spec::{Limits, Network, Root, Storage};
+use cove_engine::spec::{Durability, Limits, Network, Root, Storage};
 use cove_engine::{Config, Engine, SandboxId, Spawning, Spec};
 
 const NAME: &str = "a_killed_inline_engine_takes_its_sandbox_along_and_the_next_one_clears_up";
@@ -72,6 +72,7 @@ fn spec() -> Spec {
         id,
         root: Root::Base,
         storage: Storage::Memory,
+        durability: Durability::default(),
         limits: Limits { memory: 128 << 20, disk: Some(32 << 20), ..Limits::default() },
         network: Network::None,
         mounts: Vec::new(),

@@ -5,8 +5,8 @@ mod house;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-use cove_engine::spec::{Access, Egress, Limits, Mount, Network, Root, Storage};
-use cove_engine::{Ended, Error};
+use cove_engine::spec::{Access, Durability, Egress, Limits, Mount, Network, Root, Storage};
+use cove_engine::{Ended, Error, Spec};
 use house::{House, Lost, eventually};
 
 #[test]
@@ -130,6 +130,25 @@ fn files_on_disk_outlive_a_stop_and_belong_to_the_same_users_in_the_next_life() 
     for id in [id, &other] {
         house.engine.destroy(id).unwrap();
     }
+    house.assert_empty();
+}
+
+#[test]
+fn files_that_are_not_synced_outlive_a_stop_too() {
+    let mut house = House::open();
+    let volatile = Spec { storage: Storage::Disk, durability: Durability::Volatile, ..house.spec() };
+    let id = house.engine.launch(&volatile).unwrap().id;
+    house.output(&id, "echo kept >~/note && sync ~/note");
+    house.engine.stop(&id, Duration::from_secs(5)).unwrap();
+    // Each life may be of the other kind.
+    for durability in [Durability::Durable, Durability::Volatile, Durability::Volatile] {
+        house = house.reopen();
+        let spec = Spec { durability, ..volatile.clone() };
+        house.engine.launch(&spec).unwrap();
+        assert_eq!(house.output(&id, "cat ~/note"), "kept", "{durability:?}");
+        house.engine.stop(&id, Duration::ZERO).unwrap();
+    }
+    house.engine.destroy(&id).unwrap();
     house.assert_empty();
 }
 

@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 
 pub use cause::Cause;
 use cove_engine::SandboxId;
-use cove_engine::spec::{Limits, Root, Spec, Storage};
+use cove_engine::spec::{Durability, Limits, Root, Spec, Storage};
 pub use network::NetworkPolicy;
 use serde::{Deserialize, Serialize};
 pub use state::State;
@@ -90,6 +90,7 @@ impl Sandbox {
             id: self.id.clone(),
             root: self.root.clone(),
             storage: Storage::Disk,
+            durability: self.durability(),
             limits: self.limits,
             network: self.network.to_engine()?,
             mounts: Vec::new(),
@@ -98,6 +99,11 @@ impl Sandbox {
             default_user: self.user.clone(),
             default_cwd: self.cwd.clone(),
         })
+    }
+
+    /// What is gone with its processes need not outlive the host.
+    fn durability(&self) -> Durability {
+        if self.timers.ephemeral { Durability::Volatile } else { Durability::Durable }
     }
 
     fn hostname(&self) -> String {

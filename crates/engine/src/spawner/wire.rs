@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::fence::Fence;
 use crate::refused::{Refused, Step};
 use crate::seccomp::Rules;
+use crate::spec::Durability;
 use crate::user_namespace::Maps;
 
 /// The kernel's own limit for one packet (`SCM_MAX_FD`).
@@ -143,14 +144,6 @@ pub struct Overlay {
     pub upper: String,
     pub work: String,
     pub durability: Durability,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Durability {
-    /// What was synced outlives a crash of the host.
-    Durable,
-    /// Syncs are not carried out: gone with the sandbox anyway.
-    Volatile,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

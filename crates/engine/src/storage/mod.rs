@@ -39,6 +39,11 @@ use crate::spec::{Limits, SandboxId, Storage};
 /// The directories of an upper: what lies over the root, over `/usr`, and overlayfs's work beside each.
 const NAMES: [&str; 4] = ["root", "root-work", "usr", "usr-work"];
 
+const WORKS: [&str; 2] = [NAMES[1], NAMES[3]];
+
+/// Where overlayfs notes in its work that nothing was synced; it mounts no such upper again (overlayfs.rst, "Volatile mount").
+const UNSYNCED: &str = "work/incompat";
+
 /// Looking after a pool costs a millisecond or so; not with each sandbox.
 const HOUSE_KEPT_EVERY: Duration = Duration::from_secs(1);
 
@@ -168,11 +173,24 @@ impl Store {
         }
     }
 
-    /// The files of an earlier life.
+    /// The files of an earlier life, fit for another.
     pub fn find(&self, id: &SandboxId) -> Result<Option<Upper>, Error> {
         let Some((top, _)) = self.used_backing()? else { return Ok(None) };
         let path = uppers(top).join(id.as_str());
-        Ok(path.exists().then(|| Upper::Directories(Directories::below(&path))))
+        if !path.exists() {
+            return Ok(None);
+        }
+        if WORKS.iter().any(|work| path.join(work).join(UNSYNCED).exists()) {
+            fresh_work(&path)?;
+        }
+        Ok(Some(Upper::Directories(Directories::below(&path))))
+    }
+
+    /// What the sandbox wrote is on the disk when this returns.
+    pub fn sync(&self, id: &SandboxId) -> Result<(), Error> {
+        let path = self.existing(id)?;
+        let synced = fs::File::open(&path).and_then(|upper| Ok(rustix::fs::syncfs(upper)?));
+        synced.map_err(Error::at("sync", &path))
     }
 
     pub fn used(&self, id: &SandboxId) -> Result<Used, Error> {
@@ -396,7 +414,7 @@ fn make_upper(path: &Path) -> Result<Directories, Error> {
 
 /// Overlayfs's own directories, empty: a copied one would say that it was in use, or not cleanly unmounted.
 fn fresh_work(path: &Path) -> Result<(), Error> {
-    for work in [NAMES[1], NAMES[3]].map(|name| path.join(name)) {
+    for work in WORKS.map(|name| path.join(name)) {
         trash::delete(&work)?;
         make_directory(&work)?;
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use cove_engine::spec::{Limits, Network, Root, Storage};
+use cove_engine::spec::{Durability, Limits, Network, Root, Storage};
 use cove_engine::{Config, Engine, SandboxId, Spawning, Spec};
 use cove_protocol::process::{Command, Spec as ProcessSpec};
 use cove_protocol::{Event, Failure, FrameError, Kind, Request, frame};
@@ -54,6 +54,7 @@ impl House {
             id: new_id(),
             root: Root::Base,
             storage: Storage::Memory,
+            durability: Durability::default(),
             limits: Limits { memory: 256 << 20, disk: Some(64 << 20), ..Limits::default() },
             network: Network::None,
             mounts: Vec::new(),

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use cove_engine::spec::{Limits, Network, Root, Storage};
+use cove_engine::spec::{Durability, Limits, Network, Root, Storage};
 use cove_engine::{Config, Engine, Limit, SandboxId, Spawning, Spec};
 use cove_protocol::process::{Command, OnDisconnect, Spec as ProcessSpec};
 use cove_protocol::{Kind, Request, frame};
@@ -35,6 +35,7 @@ impl InProcess {
             id: id.clone(),
             root: Root::Base,
             storage: Storage::Memory,
+            durability: Durability::default(),
             limits: Limits { memory: 1 << 30, disk: Some(256 << 20), ..Limits::default() },
             network: Network::None,
             mounts: Vec::new(),

@@ -2,7 +2,7 @@
 
 use cove_engine::kernel::{self, TMPFS_ATTRIBUTES};
 use cove_engine::privilege::Privilege;
-use cove_engine::spec::{Limits, Root, Storage};
+use cove_engine::spec::{Durability, Limits, Root, Storage};
 use cove_engine::{Engine, Error, SandboxId, Spec};
 
 use super::Arguments;
@@ -35,6 +35,7 @@ pub fn spec(arguments: &Arguments) -> Result<Spec, Complaint> {
         id,
         root,
         storage,
+        durability: Durability::Volatile,
         limits: Limits {
             cpus: arguments.cpus.unwrap_or(1.0),
             memory,

@@ -14,7 +14,7 @@ use cove_control::clock::Clock;
 use cove_control::template::{Built, CODE_INTERPRETER, ROOM, layers_of};
 use cove_engine::Spec;
 use cove_engine::layer::{self, Sealed};
-use cove_engine::spec::{Access, Egress, Limits, Mount, Network, Root, Storage, Target};
+use cove_engine::spec::{Access, Durability, Egress, Limits, Mount, Network, Root, Storage, Target};
 use cove_protocol::process::{Command, OnDisconnect, Spec as Process};
 
 use crate::commands::run::{self, Outcome};
@@ -158,6 +158,7 @@ fn follow(arguments: &Arguments, workshop: &Path, draft: &Path, packages: &[Stri
         id: run::new_id()?,
         root: Root::Base,
         storage: Storage::Memory,
+        durability: Durability::default(),
         limits: Limits { cpus, memory: 3 << 30, disk: Some(1 << 30), ..Limits::default() },
         network: Network::Full(Egress { allow: arguments.allow.clone(), ..Egress::default() }),
         mounts,
