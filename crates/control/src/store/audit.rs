@@ -3,31 +3,28 @@
 use sqlx::Row;
 
 use super::Store;
+use super::change::Statement;
 use crate::Error;
 use crate::audit::Entry;
 use crate::clock::from_millisecond;
 
-pub(super) async fn insert<'e>(
-    executor: impl sqlx::Executor<'e, Database = sqlx::Any>,
-    entry: &Entry,
-) -> Result<(), Error> {
-    const SQL: &str =
-        "INSERT INTO audit_entries (organisation, api_key, action, subject, at) VALUES ($1, $2, $3, $4, $5)";
-    sqlx::query(SQL)
-        .bind(&entry.organisation)
-        .bind(&entry.key)
-        .bind(&entry.action)
-        .bind(&entry.subject)
-        .bind(entry.at.as_millisecond())
-        .execute(executor)
-        .await?;
-    Ok(())
+pub(super) fn insert(entry: &Entry) -> Statement {
+    let Entry { organisation, key, action, subject, at, .. } = entry;
+    let values = [
+        organisation.as_str().into(),
+        key.as_str().into(),
+        action.as_str().into(),
+        subject.as_str().into(),
+        at.as_millisecond().into(),
+    ];
+    Statement::insert("audit_entries", "organisation, api_key, action, subject, at", values)
 }
 
 impl Store {
     /// By itself; a change of a sandbox takes its entry along in its own transaction.
     pub async fn add_audit(&self, entry: &Entry) -> Result<(), Error> {
-        insert(&self.writes, entry).await
+        insert(entry).execute(&self.writes).await?;
+        Ok(())
     }
 
     /// Newest first, older than `before` where given.

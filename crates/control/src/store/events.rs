@@ -5,8 +5,9 @@
 //! is held from the number to the commit. It is the last thing that a transaction takes, so nobody waits for another
 //! with the lock in hand, and it lasts as long as one insert and one commit.
 
-use sqlx::{Any, Row, Transaction};
+use sqlx::Row;
 
+use super::change::Statement;
 use super::sql::Sql;
 use super::{Dialect, Store, from_body, to_body};
 use crate::Error;
@@ -16,31 +17,29 @@ use crate::event::{Event, EventFilter, NewEvent};
 /// Any number that no other advisory lock of this database uses: "cove" in ASCII, and a counter.
 const IN_ORDER: i64 = 0x636f_7665_0001;
 
-/// Writes an event; the transaction must do nothing after it but commit.
-pub(super) async fn insert(
-    transaction: &mut Transaction<'static, Any>,
-    dialect: Dialect,
-    event: &NewEvent,
-) -> Result<(), Error> {
-    if dialect == Dialect::Postgres {
-        sqlx::query("SELECT 1 FROM pg_advisory_xact_lock($1)").bind(IN_ORDER).execute(&mut **transaction).await?;
-    }
-    const SQL: &str = "INSERT INTO events (organisation, sandbox, kind, at, body) VALUES ($1, $2, $3, $4, $5)";
-    sqlx::query(SQL)
-        .bind(&event.organisation)
-        .bind(event.sandbox.as_deref())
-        .bind(event.kind.as_str())
-        .bind(event.at.as_millisecond())
-        .bind(to_body(&event.data)?)
-        .execute(&mut **transaction)
-        .await?;
-    Ok(())
+/// An event; it must be the last of its change.
+pub(super) fn insert(dialect: Dialect, event: &NewEvent) -> Result<Vec<Statement>, Error> {
+    let lock = Statement::other("SELECT 1 FROM pg_advisory_xact_lock($1)", [IN_ORDER.into()]);
+    let values = [
+        event.organisation.as_str().into(),
+        event.sandbox.as_deref().into(),
+        event.kind.as_str().into(),
+        event.at.as_millisecond().into(),
+        to_body(&event.data)?.into(),
+    ];
+    let event = Statement::insert("events", "organisation, sandbox, kind, at, body", values);
+    Ok(match dialect {
+        Dialect::Sqlite => vec![event],
+        Dialect::Postgres => vec![lock, event],
+    })
 }
 
 impl Store {
     pub async fn add_event(&self, event: &NewEvent) -> Result<(), Error> {
         let mut transaction = self.writes.begin().await?;
-        insert(&mut transaction, self.dialect, event).await?;
+        for statement in insert(self.dialect, event)? {
+            statement.execute(&mut *transaction).await?;
+        }
         transaction.commit().await?;
         Ok(())
     }

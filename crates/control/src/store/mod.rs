@@ -3,11 +3,13 @@
 //! Both are driven through sqlx's `Any` with `$N` placeholders, BIGINT milliseconds and JSON as TEXT: the dialect that
 //! they share. SQLite has one connection that writes (so writers queue here, fairly, and never meet a busy database)
 //! and several that read; it runs in WAL mode with `synchronous = NORMAL`: a killed process loses nothing, a power cut
-//! can lose the last moments' writes but never corrupts. PostgreSQL has one pool for both.
+//! can lose the last moments' writes but never corrupts. PostgreSQL has one pool for both. What is written together goes
+//! as a `Change`, which either gets in the way that is quickest for it.
 //!
 //! Rows are private and become domain types here.
 
 pub mod audit;
+mod change;
 pub mod events;
 pub mod jobs;
 pub mod keys;

@@ -1,8 +1,9 @@
 //! What was used, in spans of an unchanging rate.
 
 use serde::{Deserialize, Serialize};
-use sqlx::{Any, Row, Transaction};
+use sqlx::Row;
 
+use super::change::Statement;
 use super::sql::Sql;
 use super::{Store, from_body, to_body};
 use crate::Error;
@@ -29,19 +30,16 @@ pub struct Rate {
     pub disk: u64,
 }
 
-pub(super) async fn insert(transaction: &mut Transaction<'static, Any>, span: &Span) -> Result<(), Error> {
-    sqlx::query(
-        "INSERT INTO usage_spans (organisation, sandbox, owner, from_at, to_at, body) VALUES ($1, $2, $3, $4, $5, $6)",
-    )
-    .bind(&span.organisation)
-    .bind(&span.sandbox)
-    .bind(span.owner.as_deref())
-    .bind(span.from.as_millisecond())
-    .bind(span.to.as_millisecond())
-    .bind(to_body(&span.rate)?)
-    .execute(&mut **transaction)
-    .await?;
-    Ok(())
+pub(super) fn insert(span: &Span) -> Result<Statement, Error> {
+    let values = [
+        span.organisation.as_str().into(),
+        span.sandbox.as_str().into(),
+        span.owner.as_deref().into(),
+        span.from.as_millisecond().into(),
+        span.to.as_millisecond().into(),
+        to_body(&span.rate)?.into(),
+    ];
+    Ok(Statement::insert("usage_spans", "organisation, sandbox, owner, from_at, to_at, body", values))
 }
 
 impl Store {

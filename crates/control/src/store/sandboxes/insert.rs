@@ -1,12 +1,11 @@
 //! A sandbox's row for the first time, and the idempotency key that it was asked for with.
 
-use sqlx::{Any, Transaction};
-
 use super::{due_at, held_name, insert_labels};
 use crate::Error;
 use crate::audit::Entry;
 use crate::sandbox::Sandbox;
-use crate::store::{Store, is_unique_violation, to_body};
+use crate::store::change::{Change, Statement};
+use crate::store::{Store, Written, audit, is_unique_violation, to_body};
 
 /// What came of an insert.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,38 +29,30 @@ impl Store {
         idempotency_key: Option<&str>,
         asked: Option<&Entry>,
     ) -> Result<Inserted, Error> {
-        if idempotency_key.is_none() && sandbox.labels.is_empty() && asked.is_none() {
-            // One statement is a transaction by itself.
-            return match insert_row(&self.writes, sandbox).await {
-                Ok(()) => Ok(Inserted::New),
-                Err(error) => error.into_answer(),
-            };
+        let row = insert_row(sandbox)?;
+        let change = match idempotency_key {
+            Some(key) => Change::new(claim_idempotency_key(sandbox, key)).with([row]),
+            None => Change::new(row),
+        };
+        let change = change.with(insert_labels(sandbox)).with(asked.map(audit::insert));
+        match (self.write(change).await, idempotency_key) {
+            (Ok(Written::Done), _) => Ok(Inserted::New),
+            (Ok(Written::Overtaken), Some(key)) => {
+                let earlier = self.subject_of_key(&sandbox.organisation, key).await?;
+                let gone =
+                    || Error::Conflict(format!("the request with Idempotency-Key {key:?} just ended; try again"));
+                earlier.map(Inserted::Repeated).ok_or_else(gone)
+            }
+            (Ok(Written::Overtaken), None) => Err(Error::internal("store: an insert that changed nothing")),
+            (Err(error), _) if is_unique_violation(&error) => Ok(Inserted::NameTaken),
+            (Err(error), _) => Err(error.into()),
         }
-        let mut transaction = self.writes.begin().await?;
-        if let Some(key) = idempotency_key
-            && insert_idempotency_key(&mut transaction, sandbox, key).await? == 0
-        {
-            let earlier: String = sqlx::query_scalar(
-                "SELECT subject FROM idempotency_keys WHERE organisation = $1 AND idempotency_key = $2",
-            )
-            .bind(&sandbox.organisation)
-            .bind(key)
-            .fetch_one(&mut *transaction)
-            .await?;
-            transaction.rollback().await?;
-            return Ok(Inserted::Repeated(earlier));
-        }
-        let inserted = insert_row(&mut *transaction, sandbox).await;
-        if let Err(error) = inserted {
-            transaction.rollback().await?;
-            return error.into_answer();
-        }
-        insert_labels(&mut transaction, sandbox).await?;
-        if let Some(entry) = asked {
-            crate::store::audit::insert(&mut *transaction, entry).await?;
-        }
-        transaction.commit().await?;
-        Ok(Inserted::New)
+    }
+
+    /// The sandbox that an idempotency key was used for.
+    pub(super) async fn subject_of_key(&self, organisation: &str, key: &str) -> Result<Option<String>, Error> {
+        const SQL: &str = "SELECT subject FROM idempotency_keys WHERE organisation = $1 AND idempotency_key = $2";
+        Ok(sqlx::query_scalar(SQL).bind(organisation).bind(key).fetch_optional(&self.reads).await?)
     }
 
     /// Takes a key from a sandbox of which nobody was told, so that the same request makes another.
@@ -73,63 +64,41 @@ impl Store {
     }
 }
 
-/// Apart, because a taken name is an answer and no error.
-enum InsertError {
-    Body(Error),
-    Database(sqlx::Error),
+fn insert_row(sandbox: &Sandbox) -> Result<Statement, Error> {
+    let values = [
+        sandbox.id.as_str().into(),
+        sandbox.organisation.as_str().into(),
+        held_name(sandbox).into(),
+        sandbox.template.as_str().into(),
+        sandbox.owner.as_deref().into(),
+        sandbox.server.as_str().into(),
+        sandbox.state.as_str().into(),
+        sandbox.pool.as_deref().into(),
+        sandbox.generation.into(),
+        sandbox.created_at.as_millisecond().into(),
+        sandbox.last_activity_at.as_millisecond().into(),
+        due_at(sandbox).into(),
+        to_body(sandbox)?.into(),
+    ];
+    const COLUMNS: &str = "id, organisation, name, template, owner, server, state, pool, generation, created_at, \
+         last_activity_at, due_at, body";
+    Ok(Statement::insert("sandboxes", COLUMNS, values))
 }
 
-impl InsertError {
-    fn into_answer(self) -> Result<Inserted, Error> {
-        match self {
-            InsertError::Database(error) if is_unique_violation(&error) => Ok(Inserted::NameTaken),
-            InsertError::Database(error) => Err(error.into()),
-            InsertError::Body(error) => Err(error),
-        }
-    }
+/// Changes nothing where the key was used before.
+fn claim_idempotency_key(sandbox: &Sandbox, key: &str) -> Statement {
+    const SQL: &str = "INSERT INTO idempotency_keys (organisation, idempotency_key, subject, created_at) \
+         VALUES ($1, $2, $3, $4) ON CONFLICT (organisation, idempotency_key) DO NOTHING";
+    Statement::other(SQL, key_values(sandbox, key))
 }
 
-async fn insert_row<'e>(
-    executor: impl sqlx::Executor<'e, Database = Any>,
-    sandbox: &Sandbox,
-) -> Result<(), InsertError> {
-    const SQL: &str = "INSERT INTO sandboxes (id, organisation, name, template, owner, server, state, pool, \
-         generation, created_at, last_activity_at, due_at, body) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
-    sqlx::query(SQL)
-        .bind(sandbox.id.as_str())
-        .bind(&sandbox.organisation)
-        .bind(held_name(sandbox))
-        .bind(&sandbox.template)
-        .bind(sandbox.owner.as_deref())
-        .bind(&sandbox.server)
-        .bind(sandbox.state.as_str())
-        .bind(sandbox.pool.as_deref())
-        .bind(sandbox.generation)
-        .bind(sandbox.created_at.as_millisecond())
-        .bind(sandbox.last_activity_at.as_millisecond())
-        .bind(due_at(sandbox))
-        .bind(to_body(sandbox).map_err(InsertError::Body)?)
-        .execute(executor)
-        .await
-        .map_err(InsertError::Database)?;
-    Ok(())
+/// Fails where the key was used before.
+pub(super) fn insert_idempotency_key(sandbox: &Sandbox, key: &str) -> Statement {
+    const COLUMNS: &str = "organisation, idempotency_key, subject, created_at";
+    Statement::insert("idempotency_keys", COLUMNS, key_values(sandbox, key))
 }
 
-pub(super) async fn insert_idempotency_key(
-    transaction: &mut Transaction<'static, Any>,
-    sandbox: &Sandbox,
-    key: &str,
-) -> Result<u64, Error> {
-    let inserted = sqlx::query(
-        "INSERT INTO idempotency_keys (organisation, idempotency_key, subject, created_at) \
-         VALUES ($1, $2, $3, $4) ON CONFLICT (organisation, idempotency_key) DO NOTHING",
-    )
-    .bind(&sandbox.organisation)
-    .bind(key)
-    .bind(sandbox.id.as_str())
-    .bind(sandbox.created_at.as_millisecond())
-    .execute(&mut **transaction)
-    .await?;
-    Ok(inserted.rows_affected())
+fn key_values(sandbox: &Sandbox, key: &str) -> [crate::store::change::Value; 4] {
+    let created = sandbox.created_at.as_millisecond();
+    [sandbox.organisation.as_str().into(), key.into(), sandbox.id.as_str().into(), created.into()]
 }

@@ -9,9 +9,10 @@ mod pooled;
 mod update;
 
 use cove_engine::SandboxId;
+use sqlx::Row;
 use sqlx::any::AnyRow;
-use sqlx::{Any, Row, Transaction};
 
+use super::change::Statement;
 use super::sql::Sql;
 use super::{Dialect, Store, audit, events, from_body, usage};
 use crate::Error;
@@ -36,22 +37,17 @@ pub struct Along<'a> {
 }
 
 impl Along<'_> {
-    fn is_nothing(&self) -> bool {
-        self.event.is_none() && self.span.is_none() && self.audit.is_none()
-    }
-
-    async fn insert(&self, transaction: &mut Transaction<'static, Any>, dialect: Dialect) -> Result<(), Error> {
+    fn insert(&self, dialect: Dialect) -> Result<Vec<Statement>, Error> {
+        let mut statements = Vec::new();
         if let Some(span) = self.span {
-            usage::insert(transaction, span).await?;
+            statements.push(usage::insert(span)?);
         }
-        if let Some(entry) = self.audit {
-            audit::insert(&mut **transaction, entry).await?;
-        }
+        statements.extend(self.audit.map(audit::insert));
         // Last: from an event's number to the commit, others that have one to tell wait.
         if let Some(event) = self.event {
-            events::insert(transaction, dialect, event).await?;
+            statements.extend(events::insert(dialect, event)?);
         }
-        Ok(())
+        Ok(statements)
     }
 }
 
@@ -121,14 +117,10 @@ impl Store {
     }
 }
 
-async fn insert_labels(transaction: &mut Transaction<'static, Any>, sandbox: &Sandbox) -> Result<(), Error> {
-    for (label, value) in &sandbox.labels {
-        sqlx::query("INSERT INTO sandbox_labels (sandbox, label, value) VALUES ($1, $2, $3)")
-            .bind(sandbox.id.as_str())
-            .bind(label)
-            .bind(value)
-            .execute(&mut **transaction)
-            .await?;
-    }
-    Ok(())
+fn insert_labels(sandbox: &Sandbox) -> impl Iterator<Item = Statement> {
+    let row = |(label, value): (&String, &String)| {
+        let values = [sandbox.id.as_str().into(), label.as_str().into(), value.as_str().into()];
+        Statement::insert("sandbox_labels", "sandbox, label, value", values)
+    };
+    sandbox.labels.iter().map(row)
 }

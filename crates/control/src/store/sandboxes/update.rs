@@ -1,12 +1,12 @@
 //! Changes of a sandbox's row, each only where its generation is still the one that was read.
 
 use cove_engine::SandboxId;
-use sqlx::Any;
 
 use super::{Along, due_at, held_name, insert_labels};
 use crate::Error;
 use crate::event::NewEvent;
 use crate::sandbox::Sandbox;
+use crate::store::change::{Change, Statement};
 use crate::store::{Store, Written, is_unique_violation, to_body};
 
 impl Store {
@@ -17,37 +17,23 @@ impl Store {
 
     /// As [`Store::update_sandbox`], with all that belongs to the change.
     pub async fn update_sandbox_along(&self, sandbox: &mut Sandbox, along: Along<'_>) -> Result<Written, Error> {
-        let before = sandbox.generation;
-        sandbox.generation = before + 1;
-        let written = self.write_row(sandbox, before, along).await;
-        // Whoever tries again tries from what is in the store.
-        if !matches!(written, Ok(Written::Done)) {
-            sandbox.generation = before;
-        }
-        written
+        Ok(self.raise(sandbox, along).await??)
     }
 
-    async fn write_row(&self, sandbox: &Sandbox, before: i64, along: Along<'_>) -> Result<Written, Error> {
-        if along.is_nothing() {
-            return update_row(&self.writes, sandbox, before).await;
+    async fn raise(&self, sandbox: &mut Sandbox, along: Along<'_>) -> Result<Result<Written, sqlx::Error>, Error> {
+        let change = Change::new(update_row(sandbox)?).with(along.insert(self.dialect)?);
+        let written = self.write(change).await;
+        // Whoever tries again tries from what is in the store.
+        if matches!(written, Ok(Written::Done)) {
+            sandbox.generation += 1;
         }
-        let mut transaction = self.writes.begin().await?;
-        if update_row(&mut *transaction, sandbox, before).await? == Written::Overtaken {
-            transaction.rollback().await?;
-            return Ok(Written::Overtaken);
-        }
-        along.insert(&mut transaction, self.dialect).await?;
-        transaction.commit().await?;
-        Ok(Written::Done)
+        Ok(written)
     }
 
     /// Replaces the labels as well.
     pub async fn update_labels(&self, sandbox: &mut Sandbox, along: Along<'_>) -> Result<Written, Error> {
-        let before = sandbox.generation;
-        sandbox.generation = before + 1;
         let mut transaction = self.writes.begin().await?;
-        if update_row(&mut *transaction, sandbox, before).await? == Written::Overtaken {
-            sandbox.generation = before;
+        if update_row(sandbox)?.execute(&mut *transaction).await? == 0 {
             transaction.rollback().await?;
             return Ok(Written::Overtaken);
         }
@@ -55,43 +41,19 @@ impl Store {
             .bind(sandbox.id.as_str())
             .execute(&mut *transaction)
             .await?;
-        insert_labels(&mut transaction, sandbox).await?;
-        along.insert(&mut transaction, self.dialect).await?;
+        for statement in insert_labels(sandbox).chain(along.insert(self.dialect)?) {
+            statement.execute(&mut *transaction).await?;
+        }
         transaction.commit().await?;
+        sandbox.generation += 1;
         Ok(Written::Done)
     }
 
-    /// Whether a name became free to take: `Ok(false)` where another bears it.
+    /// Whether a name became free to take: `Ok(None)` where another bears it.
     pub async fn rename_sandbox(&self, sandbox: &mut Sandbox, along: Along<'_>) -> Result<Option<Written>, Error> {
-        let before = sandbox.generation;
-        sandbox.generation = before + 1;
-        let mut transaction = self.writes.begin().await?;
-        let result =
-            sqlx::query("UPDATE sandboxes SET name = $1, generation = $2, body = $3 WHERE id = $4 AND generation = $5")
-                .bind(held_name(sandbox))
-                .bind(sandbox.generation)
-                .bind(to_body(sandbox)?)
-                .bind(sandbox.id.as_str())
-                .bind(before)
-                .execute(&mut *transaction)
-                .await;
-        match result {
-            Ok(done) if done.rows_affected() == 1 => {
-                along.insert(&mut transaction, self.dialect).await?;
-                transaction.commit().await?;
-                Ok(Some(Written::Done))
-            }
-            Ok(_) => {
-                transaction.rollback().await?;
-                sandbox.generation = before;
-                Ok(Some(Written::Overtaken))
-            }
-            Err(error) if is_unique_violation(&error) => {
-                transaction.rollback().await?;
-                sandbox.generation = before;
-                Ok(None)
-            }
-            Err(error) => Err(error.into()),
+        match self.raise(sandbox, along).await? {
+            Err(error) if is_unique_violation(&error) => Ok(None),
+            written => Ok(Some(written?)),
         }
     }
 
@@ -120,27 +82,23 @@ impl Store {
     }
 }
 
-async fn update_row<'e>(
-    executor: impl sqlx::Executor<'e, Database = Any>,
-    sandbox: &Sandbox,
-    before: i64,
-) -> Result<Written, Error> {
+/// The row as the sandbox is, with the next generation; that in the body counts for nothing.
+fn update_row(sandbox: &Sandbox) -> Result<Statement, Error> {
     const SQL: &str = "UPDATE sandboxes SET organisation = $1, name = $2, owner = $3, server = $4, state = $5, pool = $6, \
          generation = $7, last_activity_at = $8, due_at = $9, body = $10 WHERE id = $11 AND generation = $12";
-    let done = sqlx::query(SQL)
-        .bind(&sandbox.organisation)
-        .bind(held_name(sandbox))
-        .bind(sandbox.owner.as_deref())
-        .bind(&sandbox.server)
-        .bind(sandbox.state.as_str())
-        .bind(sandbox.pool.as_deref())
-        .bind(sandbox.generation)
-        .bind(sandbox.last_activity_at.as_millisecond())
-        .bind(due_at(sandbox))
-        .bind(to_body(sandbox)?)
-        .bind(sandbox.id.as_str())
-        .bind(before)
-        .execute(executor)
-        .await?;
-    Ok(if done.rows_affected() == 1 { Written::Done } else { Written::Overtaken })
+    let values = [
+        sandbox.organisation.as_str().into(),
+        held_name(sandbox).into(),
+        sandbox.owner.as_deref().into(),
+        sandbox.server.as_str().into(),
+        sandbox.state.as_str().into(),
+        sandbox.pool.as_deref().into(),
+        (sandbox.generation + 1).into(),
+        sandbox.last_activity_at.as_millisecond().into(),
+        due_at(sandbox).into(),
+        to_body(sandbox)?.into(),
+        sandbox.id.as_str().into(),
+        sandbox.generation.into(),
+    ];
+    Ok(Statement::other(SQL, values))
 }
