@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::cgroup::Hierarchy;
 use crate::cradle::Cradle;
@@ -19,6 +19,9 @@ use crate::registry::Registry;
 use crate::spawner::handle::{Again, Spawner, Spawners, is_death};
 use crate::spawner::wire::{Outgoing, Request};
 use crate::user_namespace::{COUNT, Maps, Pair, Ranges};
+
+/// How long what is made ahead waits after a launch: the first command in the new sandbox wants the processors.
+const REST: Duration = Duration::from_millis(20);
 
 /// A user namespace and its range, for one sandbox.
 #[derive(Debug)]
@@ -49,6 +52,8 @@ struct Ready {
     egress: VecDeque<namespace::Ready>,
     /// Launches under way: they come before what is made ahead.
     launches: usize,
+    /// The end of the latest.
+    launched: Option<Instant>,
     closed: bool,
 }
 
@@ -162,8 +167,8 @@ impl Pool {
         ready.map_or_else(|| Ok(namespace::make_ready(kind)?), Ok)
     }
 
-    /// While the value lives the filler keeps still, unless half of something is used up: it would take the processors and
-    /// the kernel's locks from the launch.
+    /// While the value lives, and a moment longer, the filler keeps still, unless half of something is used up: it would take
+    /// the processors and the kernel's locks from the launch.
     pub fn launching(&self) -> Launching<'_> {
         lock(&self.ready).launches += 1;
         Launching(self)
@@ -215,11 +220,17 @@ impl Pool {
     fn wait_for_want(&self) -> Option<Missing> {
         let mut ready = lock(&self.ready);
         while !ready.closed {
-            let target = if ready.launches > 0 { self.target.div_ceil(2) } else { self.target };
+            let rest = ready.launched.map_or(Duration::ZERO, |at| REST.saturating_sub(at.elapsed()));
+            let busy = ready.launches > 0 || !rest.is_zero();
+            let target = if busy { self.target.div_ceil(2) } else { self.target };
             if let Some(missing) = ready.missing(target, self.hierarchy.ready()) {
                 return Some(missing);
             }
-            ready = self.wanted.wait(ready).unwrap_or_else(PoisonError::into_inner);
+            ready = if rest.is_zero() {
+                self.wanted.wait(ready).unwrap_or_else(PoisonError::into_inner)
+            } else {
+                self.wanted.wait_timeout(ready, rest).unwrap_or_else(PoisonError::into_inner).0
+            };
         }
         None
     }
@@ -264,7 +275,10 @@ pub struct Launching<'a>(&'a Pool);
 
 impl Drop for Launching<'_> {
     fn drop(&mut self) {
-        lock(&self.0.ready).launches -= 1;
+        let mut ready = lock(&self.0.ready);
+        ready.launches -= 1;
+        ready.launched = Some(Instant::now());
+        drop(ready);
         self.0.wanted.notify_one();
     }
 }
