@@ -125,6 +125,5 @@ impl App {
         if self.bus().changes.receiver_count() > 0 {
             let _ = self.bus().changes.send(Changed { from, sandbox: sandbox.clone() });
         }
-        self.wake_timers();
     }
 }

@@ -118,6 +118,7 @@ impl App {
             traffic_token: random::token(),
             door: new.door.clone(),
             pool: None,
+            has_archive: false,
             generation: 0,
         };
         self.check_network(caller, &sandbox.network)?;

@@ -159,8 +159,10 @@ impl App {
             Effect::Export => self.export(sandbox).await?,
             Effect::Import => self.import(sandbox).await?,
             Effect::Destroy => {
+                let forget_archive =
+                    async { if sandbox.has_archive { self.forget_archive(sandbox).await } else { Ok(()) } };
                 // Neither waits for the other: the archive may be at the far end of a network.
-                let (destroyed, forgotten) = tokio::join!(provider.destroy(&sandbox.id), self.forget_archive(sandbox));
+                let (destroyed, forgotten) = tokio::join!(provider.destroy(&sandbox.id), forget_archive);
                 destroyed?;
                 forgotten?;
             }
@@ -232,6 +234,7 @@ impl App {
         next.state = to;
         next.cause = cause;
         next.state_since = now;
+        next.has_archive |= to == State::Archiving;
         if to == State::Running && from != State::Running {
             next.started_at = Some(now);
             next.last_activity_at = now;

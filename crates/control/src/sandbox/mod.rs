@@ -78,9 +78,17 @@ pub struct Sandbox {
     /// The warm pool it waits in; nobody's until it is handed out.
     #[serde(default)]
     pub pool: Option<String>,
+    /// Whether the object store may have files of it: from the first attempt to archive it on.
+    #[serde(default = "may_have")]
+    pub has_archive: bool,
     /// Rises with every write: who writes with an old number has been overtaken.
     #[serde(default)]
     pub generation: i64,
+}
+
+/// Of sandboxes that were written down before it was noted.
+fn may_have() -> bool {
+    true
 }
 
 impl Sandbox {

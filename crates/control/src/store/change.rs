@@ -8,7 +8,7 @@ use futures::TryStreamExt as _;
 use sqlx::any::AnyArguments;
 use sqlx::pool::PoolConnection;
 use sqlx::query::Query;
-use sqlx::{Any, AssertSqlSafe, Either, Executor};
+use sqlx::{Any, AssertSqlSafe, Executor};
 
 use super::{Dialect, Store, Written};
 
@@ -135,8 +135,10 @@ impl Change {
         self
     }
 
+    /// One text; a statement alone is a transaction by itself.
     fn at_once(self) -> (String, Vec<Value>) {
-        let mut text = String::from("BEGIN IMMEDIATE; ");
+        let alone = self.is_alone();
+        let mut text = String::from(if alone { "" } else { "BEGIN IMMEDIATE; " });
         self.first.write(&mut text, 0, Asks::Nothing);
         let mut values = self.first.values;
         for statement in self.then {
@@ -144,19 +146,23 @@ impl Change {
             statement.write(&mut text, values.len(), Asks::TheOneBefore);
             values.extend(statement.values);
         }
-        text.push_str("; COMMIT");
+        if !alone {
+            text.push_str("; COMMIT");
+        }
         (text, values)
+    }
+
+    fn is_alone(&self) -> bool {
+        self.then.is_empty()
     }
 }
 
 impl Store {
-    pub(super) async fn write(&self, change: Change) -> Result<Written, sqlx::Error> {
-        if change.then.is_empty() {
-            // One statement is a transaction by itself.
-            return Ok(written(change.first.execute(&self.writes).await?));
-        }
+    /// Carries the change out. `after` is called once it is done, before anybody else can write to SQLite.
+    pub(super) async fn write(&self, change: Change, after: impl FnOnce() + Send) -> Result<Written, sqlx::Error> {
         match self.dialect {
-            Dialect::Sqlite => self.write_at_once(change).await,
+            Dialect::Sqlite => self.write_at_once(change, after).await,
+            Dialect::Postgres if change.is_alone() => Ok(written(change.first.execute(&self.writes).await?)),
             Dialect::Postgres => self.write_one_by_one(change).await,
         }
     }
@@ -174,23 +180,22 @@ impl Store {
         Ok(Written::Done)
     }
 
-    async fn write_at_once(&self, change: Change) -> Result<Written, sqlx::Error> {
+    async fn write_at_once(&self, change: Change, after: impl FnOnce() + Send) -> Result<Written, sqlx::Error> {
+        // BEGIN is the first of several.
+        let deciding = if change.is_alone() { 0 } else { 1 };
         let (text, values) = change.at_once();
         let mut held = Held(Some(self.writes.acquire().await?));
-        let result = async {
-            let connection = held.connection();
+        let counts: Result<Vec<u64>, sqlx::Error> = async {
             let query = bind(sqlx::query(AssertSqlSafe(text)), values);
-            let mut counts = Vec::new();
-            let mut results = connection.fetch_many(query);
-            while let Some(result) = results.try_next().await? {
-                if let Either::Left(done) = result {
-                    counts.push(done.rows_affected());
-                }
-            }
-            // BEGIN is the first of them.
-            Ok(written(counts.get(1).copied().unwrap_or(0)))
+            let results = held.connection().fetch_many(query);
+            let counts = results.try_filter_map(async |result| Ok(result.left().map(|done| done.rows_affected())));
+            counts.try_collect().await
         }
         .await;
+        let result = counts.map(|counts| written(counts.get(deciding).copied().unwrap_or(0)));
+        if matches!(result, Ok(Written::Done)) {
+            after();
+        }
         if result.is_ok() || held.connection().execute("ROLLBACK").await.is_ok() {
             held.give_back();
         }
@@ -220,6 +225,62 @@ impl Drop for Held {
     fn drop(&mut self) {
         if let Some(connection) = self.0.take() {
             drop(connection.detach());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future as _;
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    fn organisation(id: &str) -> Statement {
+        Statement::insert("organisations", "id, created_at, body", [id.into(), 1.into(), "{}".into()])
+    }
+
+    async fn store() -> (tempfile::TempDir, Store) {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::sqlite(&directory.path().join("cove.db")).await.unwrap();
+        (directory, store)
+    }
+
+    async fn count(store: &Store) -> i64 {
+        sqlx::query_scalar("SELECT COUNT(*) FROM organisations").fetch_one(&store.writes).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_change_happens_whole_or_not_at_all() {
+        let (_directory, store) = store().await;
+        let two = Change::new(organisation("a")).with([organisation("b")]);
+        assert_eq!(store.write(two, || ()).await.unwrap(), Written::Done);
+        let taken = Change::new(organisation("c")).with([organisation("a")]);
+        assert!(store.write(taken, || panic!("it was not done")).await.is_err());
+        let nothing = Statement::other("UPDATE organisations SET body = $1 WHERE id = $2", ["{}".into(), "x".into()]);
+        let overtaken = Change::new(nothing).with([organisation("d"), organisation("e")]);
+        assert_eq!(store.write(overtaken, || ()).await.unwrap(), Written::Overtaken);
+        assert_eq!(count(&store).await, 2);
+    }
+
+    #[tokio::test]
+    async fn a_change_that_nobody_waits_for_leaves_no_transaction_open() {
+        let (_directory, store) = store().await;
+        for steps in 0..20 {
+            let name = |part: &str| format!("{part}{steps}");
+            let change = Change::new(organisation(&name("a"))).with([organisation(&name("b"))]);
+            let mut writing = Box::pin(store.write(change, || ()));
+            for _ in 0..steps {
+                if writing.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+            drop(writing);
+            // Whatever became of it, the next finds a connection without a transaction, and both rows or none.
+            let next = Change::new(organisation(&name("c"))).with([organisation(&name("d"))]);
+            assert_eq!(store.write(next, || ()).await.unwrap(), Written::Done);
+            assert_eq!(count(&store).await % 2, 0, "after {steps} steps");
         }
     }
 }

@@ -25,11 +25,13 @@ pub mod webhooks;
 
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
 use sqlx::{AnyPool, Executor};
 
+use self::sandboxes::Recent;
 use crate::Error;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +54,7 @@ pub struct Store {
     dialect: Dialect,
     reads: AnyPool,
     writes: AnyPool,
+    recent: Arc<Recent>,
 }
 
 /// Tokens and environments are in it: for the owner's eyes alone. SQLite gives its other files the same mode.
@@ -101,16 +104,17 @@ impl Store {
                 .connect_with(options.clone())
         };
         let unreachable = |error: sqlx::Error| Error::internal(format!("open the database: {error}"));
-        let store = match dialect {
+        let (reads, writes) = match dialect {
             Dialect::Sqlite => {
                 let writes = pool(1).await.map_err(unreachable)?;
-                Store { dialect, reads: pool(4).await.map_err(unreachable)?, writes }
+                (pool(4).await.map_err(unreachable)?, writes)
             }
             Dialect::Postgres => {
                 let both = pool(16).await.map_err(unreachable)?;
-                Store { dialect, reads: both.clone(), writes: both }
+                (both.clone(), both)
             }
         };
+        let store = Store { dialect, reads, writes, recent: Arc::new(Recent::new(dialect)) };
         store.migrate().await?;
         Ok(store)
     }

@@ -40,6 +40,7 @@ fn sandbox(name: Option<&str>, created: i64) -> Sandbox {
         metered_from: at,
         access_token: "a".into(),
         traffic_token: "t".into(),
+        has_archive: false,
         door: serde_json::Value::Null,
         pool: None,
         generation: 0,

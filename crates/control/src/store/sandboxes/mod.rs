@@ -1,11 +1,12 @@
 //! Sandboxes in the store: one row each, with the body as JSON and what is searched for in columns of its own.
 //!
 //! Here is how a row is read and found; `insert` and `update` write it, `list` searches, `pooled` hands members of warm
-//! pools over.
+//! pools over, `recent` spares reads.
 
 mod insert;
 mod list;
 mod pooled;
+mod recent;
 mod update;
 
 use cove_engine::SandboxId;
@@ -25,6 +26,7 @@ use crate::store::usage::Span;
 
 pub use insert::Inserted;
 pub use pooled::Taken;
+pub(super) use recent::Recent;
 
 /// What is written with a sandbox, in the same transaction.
 #[derive(Debug, Clone, Copy, Default)]
@@ -75,6 +77,9 @@ fn due_at(sandbox: &Sandbox) -> Option<i64> {
 
 impl Store {
     pub async fn sandbox_by_id(&self, id: &SandboxId) -> Result<Option<Sandbox>, Error> {
+        if let Some(sandbox) = self.recent.get(id) {
+            return Ok(Some(sandbox));
+        }
         const SQL: &str = "SELECT organisation, generation, last_activity_at, body FROM sandboxes WHERE id = $1";
         let row = sqlx::query(SQL).bind(id.as_str()).fetch_optional(&self.reads).await?;
         row.as_ref().map(read).transpose()

@@ -42,11 +42,13 @@ impl Store {
             .with(idempotency_key.map(|key| insert_idempotency_key(sandbox, key)))
             .with(insert_labels(sandbox))
             .with(along.insert(self.dialect)?);
-        match self.write(change).await {
-            Ok(Written::Done) => {
-                sandbox.generation += 1;
-                Ok(Taken::Done)
-            }
+        self.recent.forget(&sandbox.id);
+        let done = || {
+            sandbox.generation += 1;
+            self.recent.put(sandbox);
+        };
+        match self.write(change, done).await {
+            Ok(Written::Done) => Ok(Taken::Done),
             Ok(Written::Overtaken) => Ok(Taken::Overtaken),
             Err(error) if is_unique_violation(&error) => match idempotency_key {
                 Some(key) if self.subject_of_key(&sandbox.organisation, key).await?.is_some() => Ok(Taken::KeyUsed),

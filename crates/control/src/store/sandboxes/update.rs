@@ -22,17 +22,19 @@ impl Store {
 
     async fn raise(&self, sandbox: &mut Sandbox, along: Along<'_>) -> Result<Result<Written, sqlx::Error>, Error> {
         let change = Change::new(update_row(sandbox)?).with(along.insert(self.dialect)?);
-        let written = self.write(change).await;
-        // Whoever tries again tries from what is in the store.
-        if matches!(written, Ok(Written::Done)) {
+        self.recent.forget(&sandbox.id);
+        // Not raised where it fails: whoever tries again tries from what is in the store.
+        let done = || {
             sandbox.generation += 1;
-        }
-        Ok(written)
+            self.recent.put(sandbox);
+        };
+        Ok(self.write(change, done).await)
     }
 
     /// Replaces the labels as well.
     pub async fn update_labels(&self, sandbox: &mut Sandbox, along: Along<'_>) -> Result<Written, Error> {
         let mut transaction = self.writes.begin().await?;
+        self.recent.forget(&sandbox.id);
         if update_row(sandbox)?.execute(&mut *transaction).await? == 0 {
             transaction.rollback().await?;
             return Ok(Written::Overtaken);
@@ -76,6 +78,7 @@ impl Store {
                 .bind(id.as_str())
                 .execute(&mut *transaction)
                 .await?;
+            self.recent.touch(id, *at);
         }
         transaction.commit().await?;
         Ok(())
