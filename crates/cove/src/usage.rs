@@ -19,6 +19,11 @@ pub fn complaint(error: &clap::Error, verb: Option<&str>) -> Complaint {
             let why = error.source().map(ToString::to_string).unwrap_or_default();
             // Our parsers say what is wrong, then after a semicolon how to write it.
             let (why, remedy) = why.split_once("; ").unwrap_or((&why, ""));
+            if let Some((_, (least, most))) =
+                why.split_once(" is not in ").and_then(|(n, r)| Some((n, r.split_once("..=")?)))
+            {
+                return Complaint::usage(format!("{flag} {value}: it goes from {least} to {most}")).hint(help);
+            }
             let complaint = Complaint::usage(format!("{flag} {value}: {why}"));
             if remedy.is_empty() { complaint } else { complaint.hint(remedy) }
         }

@@ -115,8 +115,11 @@ impl OrdinaryUser {
 
     /// Everything below a folder of the user's.
     pub fn files(&self, folder: &Path) -> Vec<PathBuf> {
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-        entries.flat_map(|path| self.files(&path).into_iter().chain([path])).collect()
+        // A link may lead anywhere.
+        let is_link = folder.symlink_metadata().is_ok_and(|found| found.is_symlink());
+        let entries = if is_link { None } else { fs::read_dir(folder).ok() };
+        let paths = entries.into_iter().flatten().flatten().map(|entry| entry.path());
+        paths.flat_map(|path| self.files(&path).into_iter().chain([path])).collect()
     }
 
     /// A server of this user's, in a directory of its own.

@@ -19,7 +19,11 @@ use cove_probe::{Canaries, Finding, Verdict, all};
 use serde::Serialize;
 
 use crate::complaint::{Complaint, code};
+use crate::measure::markdown;
 use crate::render::{Rows, Tone, print, print_json};
+
+/// The name of the verdicts' place in a document.
+const MARK: &str = "cove redteam";
 
 /// The word that makes this program the probe.
 pub const PROBE: &str = "__probe";
@@ -60,6 +64,11 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
                 Complaint::usage(format!("there is no probe {name}")).hint("`cove redteam --json` names them all")
             );
         }
+    }
+    if let Some(document) = &arguments.markdown {
+        // Before the first probe, not after the last.
+        markdown::check(document, MARK)?;
+        crate::measure::output::can_write_to([document])?;
     }
     let bait = Bait::lay()?;
     let mut worst: BTreeMap<String, Finding> = BTreeMap::new();
@@ -176,7 +185,7 @@ fn report(arguments: &Arguments, worst: &BTreeMap<String, Finding>) -> Result<u8
     let count = |verdict| told.iter().filter(|line| line.finding.verdict == verdict).count();
     let (held, lost) = (count(Verdict::Held), count(Verdict::NotHeld));
     if let Some(document) = &arguments.markdown {
-        crate::measure::markdown::replace_in(document, "cove redteam", &as_markdown(worst))?;
+        markdown::replace_in(document, MARK, &as_markdown(worst))?;
     }
     if arguments.json {
         print_json(&told)?;

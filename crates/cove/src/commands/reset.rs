@@ -31,6 +31,7 @@ const OURS: &[&str] = &[
     "build",
     "cove.db",
     "cradles",
+    "database-id",
     "gone",
     "layers",
     "lock",

@@ -35,6 +35,8 @@ pub enum Trouble {
     },
     /// No answer within a minute.
     Hung,
+    /// Nobody listens there.
+    Unreachable(String),
     Lost(String),
     /// The answer was another than it had to be.
     Wrong(String),
@@ -47,6 +49,7 @@ impl Trouble {
             Trouble::Busy { status, .. } => format!("{status} no capacity"),
             Trouble::Refused { status, code, .. } => format!("{status} {code}"),
             Trouble::Hung => "no answer within 60 s".into(),
+            Trouble::Unreachable(_) => "nobody answers".into(),
             Trouble::Lost(_) => "connection lost".into(),
             Trouble::Wrong(_) => "wrong answer".into(),
         }
@@ -60,7 +63,7 @@ impl fmt::Display for Trouble {
                 write!(f, "{}: {message}", self.kind())
             }
             Trouble::Hung => f.write_str(&self.kind()),
-            Trouble::Lost(why) | Trouble::Wrong(why) => write!(f, "{}: {why}", self.kind()),
+            Trouble::Unreachable(why) | Trouble::Lost(why) | Trouble::Wrong(why) => write!(f, "{}: {why}", self.kind()),
         }
     }
 }
@@ -74,7 +77,7 @@ impl From<Trouble> for Complaint {
 impl Api {
     pub fn new(url: &str, key: &str) -> Result<Api, Complaint> {
         crate::client::prepare_tls();
-        let http = reqwest::Client::builder().timeout(PATIENCE).pool_max_idle_per_host(512).build();
+        let http = reqwest::Client::builder().timeout(PATIENCE).build();
         let http = http.map_err(|error| Complaint::failed(format!("make an HTTP client: {error}")))?;
         Ok(Api { http, url: url.trim_end_matches('/').to_owned(), key: key.to_owned() })
     }
@@ -172,5 +175,5 @@ pub fn lost(error: reqwest::Error) -> Trouble {
     while let Some(deeper) = cause.source() {
         cause = deeper;
     }
-    Trouble::Lost(cause.to_string())
+    if error.is_connect() { Trouble::Unreachable(cause.to_string()) } else { Trouble::Lost(cause.to_string()) }
 }

@@ -58,17 +58,31 @@ fn sentence(text: &str) -> String {
     format!("{text}.")
 }
 
+/// Whether a document has a place for a table of this name.
+pub fn check(path: &Path, name: &str) -> Result<(), Complaint> {
+    parts(path, name).map(drop)
+}
+
 /// Replaces what stands between `<!-- name -->` and `<!-- /name -->`.
 pub fn replace_in(path: &Path, name: &str, text: &str) -> Result<(), Complaint> {
+    let (before, after) = parts(path, name)?;
+    let document = format!("{before}<!-- {name} -->\n{}\n<!-- /{name} -->{after}", text.trim_end());
+    super::output::write_to(Some(path), || document)
+}
+
+/// What stands before and after.
+fn parts(path: &Path, name: &str) -> Result<(String, String), Complaint> {
     let (begin, end) = (format!("<!-- {name} -->"), format!("<!-- /{name} -->"));
-    let trouble = |error: std::io::Error| Complaint::failed(format!("{}: {error}", path.display()));
-    let document = std::fs::read_to_string(path).map_err(trouble)?;
+    let lines = format!("write the lines {begin} and {end} where they shall stand");
+    let document = std::fs::read_to_string(path).map_err(|error| {
+        Complaint::usage(format!("--markdown {}: {error}", path.display()))
+            .hint(format!("it names a document that is there; {lines}"))
+    })?;
     let marks = document.split_once(&begin).and_then(|(before, rest)| Some((before, rest.split_once(&end)?.1)));
     let Some((before, after)) = marks else {
-        return Err(Complaint::failed(format!("{} has no place for the tables", path.display()))
-            .hint(format!("write the lines {begin} and {end} where they shall stand")));
+        return Err(Complaint::usage(format!("{} has no place for the tables", path.display())).hint(lines));
     };
-    std::fs::write(path, format!("{before}{begin}\n{}\n{end}{after}", text.trim_end())).map_err(trouble)
+    Ok((before.to_owned(), after.to_owned()))
 }
 
 #[cfg(test)]

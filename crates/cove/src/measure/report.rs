@@ -22,7 +22,21 @@ pub struct Report {
     /// What is said of this product, and whether this run bears it out.
     #[serde(default)]
     pub promises: Vec<Promise>,
+    /// The whole in a sentence, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<String>,
+    /// What went wrong, by cause.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "errors_by_kind")]
+    pub mishaps: Vec<Mishap>,
     pub suites: Vec<Suite>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Mishap {
+    pub step: String,
+    pub kind: String,
+    pub count: u64,
+    pub example: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

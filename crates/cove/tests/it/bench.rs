@@ -81,6 +81,10 @@ fn a_report_that_is_none_is_refused() {
     let finished = bench(&place, &["--from", "/nowhere.json"]).finish().expect_code(1);
     assert!(finished.stderr.contains("/nowhere.json") && finished.stderr.contains("hint: "), "{}", finished.stderr);
     bench(&place, &["--only", "nonsense"]).finish().expect_code(2);
+    for place_for in [["--json", "/nowhere/x.json"], ["--out", "/proc/nowhere"], ["--markdown", "/nowhere.md"]] {
+        let finished = bench(&place, &place_for).finish().expect_code(2);
+        assert!(finished.stderr.contains("nowhere") && finished.stderr.contains("hint: "), "{}", finished.stderr);
+    }
 }
 
 /// A real browser shows these words, loads nothing else and complains of nothing.

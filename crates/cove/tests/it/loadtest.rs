@@ -81,3 +81,42 @@ fn a_wrong_address_is_one_sentence() {
         finished.stderr
     );
 }
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_is_done() {
+    let place = TestDirectory::new();
+    for (arguments, told) in [
+        (["--url", "nonsense"], "--url nonsense is no address of a server"),
+        (["--users", "0"], "--users 0: it goes from 1 to 100000"),
+        (["--html", "/nowhere/load.html"], "write /nowhere/load.html: No such file"),
+        (["--csv", "/tmp"], "write /tmp: Is a directory"),
+    ] {
+        let finished = place.cove(["loadtest"]).args(arguments).finish().expect_code(2);
+        assert!(finished.stderr.contains(told) && finished.stderr.contains("hint: "), "{}", finished.stderr);
+    }
+    let server = TestServer::start();
+    let finished = place.cove(["loadtest", "--url", &server.url(), "--key", "wrong"]).finish().expect_code(1);
+    assert!(finished.stderr.contains("hint: --key"), "{}", finished.stderr);
+}
+
+/// What was seen until then is told, with the causes, and what may be left.
+#[test]
+fn a_server_that_dies_in_the_middle_is_told_and_not_asked_without_end() {
+    let mut server = TestServer::start();
+    let html = server.data().with_file_name("load.html");
+    let arguments = ["loadtest", "--users", "4", "--duration", "6s", "--think", "0", "--mix", "exec", "--html"];
+    let mut running = server.cove(arguments).args([&html]).within(LIMIT * 2).spawn();
+    cove_testkit::wait::until_some("the first sandboxes", LIMIT, || {
+        let there = server.request("GET", "/api/sandboxes", None).json();
+        (!there["items"].as_array()?.is_empty()).then_some(())
+    });
+    server.kill();
+    let finished = running.finish().expect_code(1);
+    assert!(finished.stdout.contains("× create: nobody answers"), "{}", finished.stdout);
+    assert!(finished.stderr.contains("sandboxes of this test may be left on"), "{}", finished.stderr);
+    let page = std::fs::read_to_string(&html).unwrap();
+    assert!(page.contains("<h2>Errors</h2>") && page.contains("nobody answers"), "{page}");
+    let errors: u64 =
+        finished.stdout.lines().filter_map(|line| line.trim().split_once(" × ")?.0.parse::<u64>().ok()).sum();
+    assert!(errors > 0 && errors < 100, "{errors} errors of four users in six seconds");
+}

@@ -26,10 +26,10 @@ use peers::Peer;
 use reqwest::Method;
 use suites::SuiteName;
 
-use super::loadtest::write_to;
 use crate::complaint::Complaint;
 use crate::measure::interrupt::until_interrupted;
 use crate::measure::machine::{Machine, is_debug_build, version_of};
+use crate::measure::output::{can_write_to, write_to};
 use crate::measure::own_directory::OwnDirectory;
 use crate::measure::own_server::OwnServer;
 use crate::measure::report::{Absent, Report, Suite, VERSION};
@@ -141,6 +141,7 @@ pub struct Bench {
 }
 
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
+    check_places(arguments)?;
     let report = match &arguments.from {
         Some(path) => read(path)?,
         None => {
@@ -194,6 +195,8 @@ async fn measure(arguments: &Arguments) -> Result<Report, Complaint> {
         machine,
         seconds: began.elapsed().as_secs_f64(),
         promises: Vec::new(),
+        verdict: None,
+        mishaps: Vec::new(),
         suites,
     };
     report.promises = promises::hold_against(&report);
@@ -272,22 +275,45 @@ fn unmount_below(directory: &Path) -> Result<(), Complaint> {
     Ok(())
 }
 
+/// Before the first minute of measuring, not after the last.
+fn check_places(arguments: &Arguments) -> Result<(), Complaint> {
+    if let Some(directory) = &arguments.out {
+        std::fs::create_dir_all(directory).map_err(|error| {
+            Complaint::usage(format!("--out {}: {error}", directory.display()))
+                .hint("name a folder that you can write to")
+        })?;
+    }
+    if let Some(document) = &arguments.markdown {
+        markdown::check(document, MARK)?;
+    }
+    let forms = ["bench.json", "bench.html", "bench.md"];
+    let below = arguments.out.iter().flat_map(|directory| forms.map(|form| directory.join(form)));
+    let named = [&arguments.html, &arguments.json, &arguments.markdown].into_iter().flatten();
+    can_write_to(below.chain(named.filter(|path| path.as_os_str() != "-").cloned()))
+}
+
+/// The name of the tables' place in a document.
+const MARK: &str = "cove bench";
+
+/// Who reads the tables has them, also where a file cannot be written.
 fn tell(arguments: &Arguments, report: &Report) -> Result<(), Complaint> {
     let json = || serde_json::to_string_pretty(report).unwrap_or_default() + "\n";
+    match arguments.json.as_deref() {
+        Some(path) if path == Path::new("-") => print_json(report)?,
+        path => {
+            terminal::show(report)?;
+            write_to(path, json)?;
+        }
+    }
     if let Some(directory) = &arguments.out {
-        std::fs::create_dir_all(directory)
-            .map_err(|error| Complaint::failed(format!("{}: {error}", directory.display())))?;
         write_to(Some(&directory.join("bench.json")), json)?;
         write_to(Some(&directory.join("bench.html")), || page::render(report))?;
         write_to(Some(&directory.join("bench.md")), || format!("# {}\n\n{}", report.title, markdown::render(report)))?;
     }
     write_to(arguments.html.as_deref(), || page::render(report))?;
-    if let Some(document) = &arguments.markdown {
-        markdown::replace_in(document, "cove bench", &markdown::render(report))?;
-    }
-    match arguments.json.as_deref() {
-        Some(path) if path == Path::new("-") => print_json(report),
-        path => write_to(path, json).and_then(|()| terminal::show(report)),
+    match &arguments.markdown {
+        Some(document) => markdown::replace_in(document, MARK, &markdown::render(report)),
+        None => Ok(()),
     }
 }
 

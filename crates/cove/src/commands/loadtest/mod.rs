@@ -11,7 +11,7 @@ mod report;
 mod tally;
 mod user;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,10 +22,11 @@ pub use tally::{Step, Tally};
 pub use user::Habits;
 
 use crate::complaint::{Complaint, code};
-use crate::measure::api::Api;
+use crate::measure::api::{Api, Trouble};
 use crate::measure::interrupt::until_interrupted;
+use crate::measure::output::{can_write_to, write_to};
 use crate::measure::own_server::{OwnServer, remove};
-use crate::measure::report::Report;
+use crate::measure::report::{Mishap, Report};
 use crate::measure::{page, terminal};
 use crate::quantity::parse_duration;
 use crate::render::{print, print_json, say};
@@ -92,6 +93,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
 }
 
 async fn whole(arguments: &Arguments) -> Result<u8, Complaint> {
+    can_write_to([&arguments.csv, &arguments.html].into_iter().flatten())?;
     let load = Load {
         users: arguments.users,
         habits: Habits {
@@ -108,8 +110,9 @@ async fn whole(arguments: &Arguments) -> Result<u8, Complaint> {
             let done = until_interrupted(load.put_on(&api, &bar(arguments))).await;
             // Also what users had when they were interrupted.
             say("removing what is left …");
-            clear(&api).await?;
-            tell(arguments, done?.flatten_interrupted()?, url)
+            let cleared = clear(&api).await;
+            let code = tell(arguments, done?.flatten_interrupted()?, url)?;
+            cleared.map(|()| code)
         }
         None => {
             let server = OwnServer::start(&std::env::current_exe()?).await?;
@@ -137,7 +140,12 @@ async fn clear(api: &Api) -> Result<(), Complaint> {
     let (ours, began) = (format!("&label=loadtest%3D{}", load_name()), Instant::now());
     let mut empty_looks = 0;
     while empty_looks < 2 {
-        let left = api.sandboxes(&ours, None).await?;
+        let left = api.sandboxes(&ours, None).await.map_err(|trouble| {
+            Complaint::failed(format!("sandboxes of this test may be left on {}: {trouble}", api.url)).hint(format!(
+                "they end by themselves within an hour; `cove ls --label loadtest={}` shows them",
+                load_name()
+            ))
+        })?;
         empty_looks = if left.is_empty() { empty_looks + 1 } else { 0 };
         if began.elapsed() > WITHIN {
             return Err(Complaint::failed(format!("{} sandboxes of this test are still there", left.len()))
@@ -151,11 +159,22 @@ async fn clear(api: &Api) -> Result<(), Complaint> {
 
 /// A wrong address or key is one clear sentence, not a thousand errors.
 async fn reach(api: &Api) -> Result<(), Complaint> {
-    api.call(reqwest::Method::GET, "/api/whoami", None).await.map(drop).map_err(|trouble| {
-        Complaint::failed(format!("{}: {trouble}", api.url))
-            .hint("--url and --key (or COVE_URL and COVE_API_KEY) name the server to test")
-    })
+    if reqwest::Url::parse(&api.url).is_ok_and(|url| matches!(url.scheme(), "http" | "https")) {
+        let answer = api.call(reqwest::Method::GET, "/api/whoami", None).await;
+        return answer.map(drop).map_err(|trouble| match trouble {
+            Trouble::Refused { status: 401 | 403, message, .. } => Complaint::failed(format!("{}: {message}", api.url))
+                .hint("--key or COVE_API_KEY holds a key of that server"),
+            Trouble::Refused { status: 404, .. } | Trouble::Wrong(_) => {
+                Complaint::failed(format!("{}: something answers there, and it is no Cove", api.url)).hint(WHICH)
+            }
+            other => Complaint::failed(format!("{}: {other}", api.url)).hint(WHICH),
+        });
+    }
+    Err(Complaint::usage(format!("--url {} is no address of a server", api.url))
+        .hint("write it with http:// or https://, for example --url http://127.0.0.1:7070"))
 }
+
+const WHICH: &str = "--url and --key (or COVE_URL and COVE_API_KEY) name the server to test; is it up?";
 
 /// What is put on a server.
 #[derive(Debug, Clone)]
@@ -220,22 +239,18 @@ fn bar(arguments: &Arguments) -> ProgressBar {
 
 fn tell(arguments: &Arguments, tally: Tally, whom: &str) -> Result<u8, Complaint> {
     let report: Report = report::make(arguments.users, arguments.think, &tally, whom);
-    write_to(arguments.csv.as_deref(), || report::csv(&tally))?;
-    write_to(arguments.html.as_deref(), || page::render(&report))?;
+    let written = write_to(arguments.csv.as_deref(), || report::csv(&tally))
+        .and(write_to(arguments.html.as_deref(), || page::render(&report)));
     let errors = tally.errors();
     if arguments.json {
         print_json(&report::json(&report, &tally))?;
     } else {
         terminal::show(&report)?;
         print(&format!("\n{}", report::sentence(&tally)))?;
-        for (step, kind, count, example) in tally.errors_by_kind() {
-            print(&format!("  {count} × {step}: {kind}: {example}"))?;
+        for Mishap { step, count, example, .. } in &report.mishaps {
+            print(&format!("  {count} × {step}: {example}"))?;
         }
     }
+    written?;
     Ok(if errors == 0 { 0 } else { code::FAILED })
-}
-
-pub fn write_to(path: Option<&Path>, text: impl FnOnce() -> String) -> Result<(), Complaint> {
-    let Some(path) = path else { return Ok(()) };
-    std::fs::write(path, text()).map_err(|error| Complaint::failed(format!("write {}: {error}", path.display())))
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Step, Tally};
 use crate::measure::machine::Machine;
+use crate::measure::processors::Work;
 use crate::measure::report::{Report, Series, Suite, Unit, VERSION};
 use crate::measure::summary::Summary;
 use crate::quantity::show_duration;
@@ -17,6 +18,7 @@ const FEWEST_SECONDS: usize = 5;
 pub fn make(users: u32, think: Duration, tally: &Tally, whom: &str) -> Report {
     let mut suite = suite(tally, users, think);
     suite.name = "load".into();
+    suite.title = "What they waited for".into();
     Report {
         version: VERSION,
         kind: "loadtest".into(),
@@ -24,6 +26,8 @@ pub fn make(users: u32, think: Duration, tally: &Tally, whom: &str) -> Report {
         machine: Machine::look(),
         seconds: tally.seconds(),
         promises: Vec::new(),
+        verdict: Some(sentence(tally)),
+        mishaps: tally.mishaps(),
         suites: vec![suite],
     }
 }
@@ -47,10 +51,13 @@ pub fn suite(tally: &Tally, users: u32, think: Duration) -> Suite {
         suite.row(step.name(), Unit::Milliseconds, &record.milliseconds);
         if let Some(row) = suite.rows.last_mut().filter(|row| row.who == step.name()) {
             let mut told = Vec::new();
-            for (count, what) in [(record.errors, "errors"), (record.busy, "over capacity")] {
-                if count > 0 {
-                    told.push(format!("{count} {what}"));
-                }
+            match record.errors {
+                0 => {}
+                1 => told.push("1 error".to_owned()),
+                errors => told.push(format!("{errors} errors")),
+            }
+            if record.busy > 0 {
+                told.push(format!("{} over capacity", record.busy));
             }
             row.note = (!told.is_empty()).then(|| told.join(", "));
         }
@@ -78,12 +85,18 @@ fn rate(tally: &Tally) -> Series {
 
 pub fn sentence(tally: &Tally) -> String {
     let (done, seconds) = (tally.succeeded_in_all(), tally.seconds());
-    format!(
+    let mut text = format!(
         "{done} steps in {seconds:.1} s ({:.0} a second), {} errors, {} times over capacity.",
         done as f64 / seconds.max(0.001),
         tally.errors(),
         tally.busy()
-    )
+    );
+    if let Some(Work { machine, own }) = tally.work() {
+        let (machine, own) = (machine * 100.0, own * 100.0);
+        let _ =
+            write!(text, " This machine's processors were {machine:.0} % at work, {own:.0} % with this client alone.");
+    }
+    text
 }
 
 pub fn csv(tally: &Tally) -> String {
@@ -105,12 +118,9 @@ pub fn csv(tally: &Tally) -> String {
 /// The report, and what only a load has.
 pub fn json(report: &Report, tally: &Tally) -> Value {
     let mut value = serde_json::to_value(report).unwrap_or_default();
-    let kinds = tally.errors_by_kind().into_iter().map(
-        |(step, kind, count, example)| json!({ "step": step.name(), "kind": kind, "count": count, "example": example }),
-    );
     let silent: u64 = Step::ALL.into_iter().map(|step| tally.record(step).busy_without_time).sum();
     value["errors"] = json!(tally.errors());
-    value["errors_by_kind"] = json!(kinds.collect::<Vec<_>>());
+    value["errors_by_kind"] = json!(report.mishaps);
     value["over_capacity"] = json!(tally.busy());
     value["over_capacity_without_retry_after"] = json!(silent);
     value

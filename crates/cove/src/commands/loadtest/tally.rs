@@ -6,6 +6,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::measure::api::Trouble;
+use crate::measure::processors::{Processors, Work};
+use crate::measure::report::Mishap;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
@@ -44,6 +46,7 @@ impl fmt::Display for Step {
 #[derive(Default)]
 pub struct Tally {
     began: Option<Instant>,
+    processors: Option<Processors>,
     inner: Mutex<Inner>,
 }
 
@@ -54,6 +57,7 @@ struct Inner {
     done_at: Vec<f64>,
     errors: BTreeMap<(Step, String), (u64, String)>,
     seconds: f64,
+    work: Option<Work>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -68,7 +72,7 @@ pub struct Record {
 
 impl Tally {
     pub fn new() -> Tally {
-        Tally { began: Some(Instant::now()), inner: Mutex::default() }
+        Tally { began: Some(Instant::now()), processors: Processors::look(), inner: Mutex::default() }
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Inner) -> T) -> T {
@@ -100,7 +104,13 @@ impl Tally {
 
     pub fn close(&self) {
         let seconds = self.began.map_or(0.0, |began| began.elapsed().as_secs_f64());
-        self.with(|inner| inner.seconds = seconds);
+        let work = self.processors.as_ref().and_then(|before| Some(Processors::look()?.since(before)));
+        self.with(|inner| (inner.seconds, inner.work) = (seconds, work));
+    }
+
+    /// Whether it was the machine, or this program, that had no more to give.
+    pub fn work(&self) -> Option<Work> {
+        self.with(|inner| inner.work)
     }
 
     pub fn seconds(&self) -> f64 {
@@ -127,15 +137,19 @@ impl Tally {
         self.with(|inner| inner.done_at.len())
     }
 
-    /// Step, kind, how often, an example.
-    pub fn errors_by_kind(&self) -> Vec<(Step, String, u64, String)> {
-        self.with(|inner| {
-            let told = inner
-                .errors
-                .iter()
-                .map(|((step, kind), (count, example))| (*step, kind.clone(), *count, example.clone()));
+    /// By cause, the most frequent first.
+    pub fn mishaps(&self) -> Vec<Mishap> {
+        let mut all: Vec<Mishap> = self.with(|inner| {
+            let told = inner.errors.iter().map(|((step, kind), (count, example))| Mishap {
+                step: step.name().to_owned(),
+                kind: kind.clone(),
+                count: *count,
+                example: example.clone(),
+            });
             told.collect()
-        })
+        });
+        all.sort_by_key(|mishap| std::cmp::Reverse(mishap.count));
+        all
     }
 
     /// For a progress bar.

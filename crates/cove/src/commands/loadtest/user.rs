@@ -11,6 +11,7 @@ use crate::measure::api::{Api, Trouble, lost, text_of};
 
 /// A server may ask for no more patience than this.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
+const COME_AGAIN: Duration = Duration::from_secs(1);
 /// Hundreds of web servers that start at once on few processors take their time.
 const PAGE_WITHIN: Duration = Duration::from_secs(120);
 /// People reload less often the longer they wait.
@@ -32,9 +33,13 @@ pub async fn live(api: &Api, habits: &Habits, end: Option<Instant>, tally: &Tall
     // People do not arrive all in the same instant, unless none of them ever thinks.
     user.think().await;
     loop {
-        user.visit().await;
+        let welcome = user.visit().await;
         if user.is_over() {
             return;
+        }
+        if welcome.is_none() {
+            // A server that is down is not asked a thousand times a second.
+            tokio::time::sleep(COME_AGAIN).await;
         }
         user.think().await;
         if user.is_over() {
@@ -64,9 +69,10 @@ impl User<'_> {
     }
 
     /// From the first request to the clean desk. A step that fails ends the visit, never the cleaning.
-    async fn visit(&self) {
+    /// `None` where there was no sandbox to be had.
+    async fn visit(&self) -> Option<()> {
         let labels = json!({ "loadtest": load_name() });
-        let Some(id) = self.step(Step::Create, || self.api.create(labels.clone())).await else { return };
+        let id = self.step(Step::Create, || self.api.create(labels.clone())).await?;
         for deed in &self.habits.deeds {
             self.think().await;
             let went_on = match deed {
@@ -80,6 +86,7 @@ impl User<'_> {
             }
         }
         self.step(Step::Delete, || self.api.delete(&id)).await;
+        Some(())
     }
 
     /// Does it, again where there was no room. `None` when it failed, or when it is too late to come again.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::Bench;
 use crate::commands::loadtest::{Deed, Habits, Load, Until, suite_of};
-use crate::measure::report::{Suite, Unit};
+use crate::measure::report::{Mishap, Suite, Unit};
 
 pub async fn measure(bench: &Bench) -> Suite {
     let Some(server) = &bench.server else {
@@ -19,8 +19,8 @@ pub async fn measure(bench: &Bench) -> Suite {
     let mut suite = suite_of(&tally, users, think);
     suite.row("errors", Unit::Count, &[tally.errors() as f64]);
     suite.row("over capacity", Unit::Count, &[tally.busy() as f64]);
-    for (step, kind, count, example) in tally.errors_by_kind() {
-        suite.absent(&format!("{count} × {step}"), format!("{kind}: {example}"));
+    for Mishap { step, count, example, .. } in tally.mishaps() {
+        suite.absent(&format!("{count} × {step}"), example);
     }
     suite
 }
