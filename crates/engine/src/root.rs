@@ -34,13 +34,12 @@ const TERMINALS: &str = "128";
 /// What `/proc` hides: facts of the host, its memory, its keys, its controls. Docker's list, and `kallsyms`,
 /// `config.gz`, `partitions` and `diskstats`, which tell an attacker what to aim at; and the host's boot command line, where
 /// people put addresses and passwords; and what the neighbours do to its memory and processors, as finely as the kernel counts.
-const MASKED_FILES: [&str; 17] = [
+const MASKED_FILES: [&str; 16] = [
     "/proc/kcore",
     "/proc/keys",
     "/proc/timer_list",
     "/proc/sched_debug",
     "/proc/latency_stats",
-    "/proc/sysrq-trigger",
     "/proc/config.gz",
     "/proc/kallsyms",
     "/proc/partitions",
@@ -55,7 +54,7 @@ const MASKED_FILES: [&str; 17] = [
 ];
 const MASKED_DIRECTORIES: [&str; 4] = ["proc/acpi", "proc/scsi", "proc/asound", "proc/pressure"];
 /// What `/proc` shows and nobody may change.
-const READ_ONLY: [&str; 4] = ["/proc/sys", "/proc/bus", "/proc/fs", "/proc/irq"];
+const READ_ONLY: [&str; 5] = ["/proc/sys", "/proc/bus", "/proc/fs", "/proc/irq", "/proc/sysrq-trigger"];
 
 /// The one file at a time in the spawner's `/pictures`.
 const PICTURE: &str = "boot_id";

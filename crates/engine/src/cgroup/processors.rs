@@ -50,6 +50,11 @@ impl Processors {
         self.numbers.len()
     }
 
+    /// All of them, as the kernel writes it.
+    pub(super) fn all(&self) -> String {
+        self.list(&(0..self.count()))
+    }
+
     /// A seat for `cpus` processors, or `None` where that is the whole machine.
     pub(super) fn seat(self: &Arc<Self>, cpus: f64) -> Option<Seat> {
         let width = whole(cpus);

@@ -129,8 +129,10 @@ impl Tree {
         }
         match seat {
             Some(seat) if self.has("cpuset") => file::write(&group.join("cpuset.cpus"), &seat.list()),
-            // An empty list means the parent's.
-            None if self.has("cpuset") && fresh == Fresh::No => file::write(&group.join("cpuset.cpus"), "\n"),
+            // By name: an empty list would mean the parent's, but the kernel takes none from a group with processes (ENOSPC).
+            None if self.has("cpuset") && fresh == Fresh::No => {
+                file::write(&group.join("cpuset.cpus"), &self.processors.all())
+            }
             _ => Ok(()),
         }
     }

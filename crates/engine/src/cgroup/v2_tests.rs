@@ -154,7 +154,7 @@ fn imitated_whole_processors_need_no_quota() {
     imitated.set(2.0, Fresh::Yes).unwrap();
     assert_eq!((imitated.says("cpu.max").as_str(), imitated.says("cpuset.cpus").as_str()), ("", "0-1"));
     imitated.set(4.0, Fresh::No).unwrap();
-    assert_eq!((imitated.says("cpu.max").as_str(), imitated.says("cpuset.cpus").as_str()), ("max 100000", "\n"));
+    assert_eq!((imitated.says("cpu.max").as_str(), imitated.says("cpuset.cpus").as_str()), ("max 100000", "0-3"));
 }
 
 #[test]

@@ -8,7 +8,7 @@ const CONTROLLERS: [(&str, &str); 6] = [
     ("memory", "memory limits"),
     ("cpu", "processor limits and shares"),
     ("pids", "limits on processes"),
-    ("cpuset", "a truthful nproc inside sandboxes"),
+    ("cpuset", "truthful numbers of processors inside sandboxes"),
     ("io", "shares of disk bandwidth"),
     ("freezer", "pause and resume"),
 ];
