@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 : "${CARGO_TARGET_DIR:=$COVE_CACHE/target}"
 export CARGO_TARGET_DIR
 PATH=$PATH:/usr/sbin:/sbin
-tests=(cgroup walls)
+tests=(cgroup launch walls)
 store=$COVE_CACHE/kernel-2 clone=$PWD
 
 fail() { printf 'error: %s\n' "$1" >&2; shift; for hint in "$@"; do printf 'hint: %s\n' "$hint" >&2; done; exit 1; }
