@@ -17,16 +17,23 @@ RUSTC_WRAPPER=$PWD/fuzz/rustc cargo build --quiet --manifest-path fuzz/Cargo.tom
 targets=("$@")
 ((${#targets[@]})) || targets=($(sed -n 's/^name = "\([a-z_]*\)"$/\1/p' fuzz/Cargo.toml))
 scratch=$(mktemp -d -t cove-fuzz-XXXX); trap 'rm -rf "$scratch"' EXIT
+export FUZZ_SECONDS scratch
+# Each has one thread: as many at a time as there are processors, every one for its whole time.
+fuzz() { # fuzz TARGET
+    # New inputs go to the scratch directory: the corpus of the clone stays as it is.
+    mkdir -p "$scratch/$1" "$scratch/$1.tmp" "fuzz/artifacts/$1"
+    TMPDIR=$scratch/$1.tmp timeout $((FUZZ_SECONDS * 4 + 60)) "$CARGO_TARGET_DIR/debug/$1" -max_total_time="$FUZZ_SECONDS" -timeout=10 -rss_limit_mb=2048 \
+        -max_len=8192 -artifact_prefix="fuzz/artifacts/$1/" "$scratch/$1" "fuzz/corpus/$1" >"$scratch/$1.log" 2>&1 && touch "$scratch/$1.passed"
+}
+export -f fuzz
+printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -I {} bash -c 'fuzz {} || true'
 passed=0 failed=0
 for target in "${targets[@]}"; do
-    # New inputs go to the scratch directory: the corpus of the clone stays as it is.
-    mkdir -p "$scratch/$target" "$scratch/tmp" "fuzz/artifacts/$target"
-    if TMPDIR=$scratch/tmp timeout $((FUZZ_SECONDS * 4 + 60)) "$CARGO_TARGET_DIR/debug/$target" -max_total_time="$FUZZ_SECONDS" -timeout=10 -rss_limit_mb=2048 \
-        -max_len=8192 -artifact_prefix="fuzz/artifacts/$target/" "$scratch/$target" "fuzz/corpus/$target" >"$scratch/log" 2>&1; then
-        printf '%s: %s\n' "$target" "$(grep -a '^Done' "$scratch/log" | tail -n 1)"
+    if [ -e "$scratch/$target.passed" ]; then
+        printf '%s: %s\n' "$target" "$(grep -a '^Done' "$scratch/$target.log" | tail -n 1)"
         passed=$((passed + 1))
     else
-        printf '%s: FAILED\n' "$target"; tail -n 40 "$scratch/log"
+        printf '%s: FAILED\n' "$target"; tail -n 40 "$scratch/$target.log"
         failed=$((failed + 1))
     fi
 done
