@@ -11,6 +11,7 @@ use sqlx::query::Query;
 use sqlx::{Any, AssertSqlSafe, Executor};
 
 use super::{Dialect, Store, Written};
+use crate::sandbox::Sandbox;
 
 #[derive(Debug, Clone)]
 pub(super) enum Value {
@@ -158,10 +159,10 @@ impl Change {
 }
 
 impl Store {
-    /// Carries the change out. `after` is called once it is done, before anybody else can write to SQLite.
-    pub(super) async fn write(&self, change: Change, after: impl FnOnce() + Send) -> Result<Written, sqlx::Error> {
+    /// Carries the change out. `becomes` is the sandbox that it is about, as it is afterwards.
+    pub(super) async fn write(&self, change: Change, becomes: Option<&Sandbox>) -> Result<Written, sqlx::Error> {
         match self.dialect {
-            Dialect::Sqlite => self.write_at_once(change, after).await,
+            Dialect::Sqlite => self.write_at_once(change, becomes).await,
             Dialect::Postgres if change.is_alone() => Ok(written(change.first.execute(&self.writes).await?)),
             Dialect::Postgres => self.write_one_by_one(change).await,
         }
@@ -180,11 +181,15 @@ impl Store {
         Ok(Written::Done)
     }
 
-    async fn write_at_once(&self, change: Change, after: impl FnOnce() + Send) -> Result<Written, sqlx::Error> {
+    async fn write_at_once(&self, change: Change, becomes: Option<&Sandbox>) -> Result<Written, sqlx::Error> {
         // BEGIN is the first of several.
         let deciding = if change.is_alone() { 0 } else { 1 };
         let (text, values) = change.at_once();
         let mut held = Held(Some(self.writes.acquire().await?));
+        // Nobody else writes now, and whoever waits for this may go away at any moment: nothing is held until it is done.
+        if let Some(sandbox) = becomes {
+            self.recent.forget(&sandbox.id);
+        }
         let counts: Result<Vec<u64>, sqlx::Error> = async {
             let query = bind(sqlx::query(AssertSqlSafe(text)), values);
             let results = held.connection().fetch_many(query);
@@ -193,8 +198,8 @@ impl Store {
         }
         .await;
         let result = counts.map(|counts| written(counts.get(deciding).copied().unwrap_or(0)));
-        if matches!(result, Ok(Written::Done)) {
-            after();
+        if let (Ok(Written::Done), Some(sandbox)) = (&result, becomes) {
+            self.recent.put(sandbox);
         }
         if result.is_ok() || held.connection().execute("ROLLBACK").await.is_ok() {
             held.give_back();
@@ -254,12 +259,12 @@ mod tests {
     async fn a_change_happens_whole_or_not_at_all() {
         let (_directory, store) = store().await;
         let two = Change::new(organisation("a")).with([organisation("b")]);
-        assert_eq!(store.write(two, || ()).await.unwrap(), Written::Done);
+        assert_eq!(store.write(two, None).await.unwrap(), Written::Done);
         let taken = Change::new(organisation("c")).with([organisation("a")]);
-        assert!(store.write(taken, || panic!("it was not done")).await.is_err());
+        assert!(store.write(taken, None).await.is_err());
         let nothing = Statement::other("UPDATE organisations SET body = $1 WHERE id = $2", ["{}".into(), "x".into()]);
         let overtaken = Change::new(nothing).with([organisation("d"), organisation("e")]);
-        assert_eq!(store.write(overtaken, || ()).await.unwrap(), Written::Overtaken);
+        assert_eq!(store.write(overtaken, None).await.unwrap(), Written::Overtaken);
         assert_eq!(count(&store).await, 2);
     }
 
@@ -269,7 +274,7 @@ mod tests {
         for steps in 0..20 {
             let name = |part: &str| format!("{part}{steps}");
             let change = Change::new(organisation(&name("a"))).with([organisation(&name("b"))]);
-            let mut writing = Box::pin(store.write(change, || ()));
+            let mut writing = Box::pin(store.write(change, None));
             for _ in 0..steps {
                 if writing.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
                     break;
@@ -279,7 +284,7 @@ mod tests {
             drop(writing);
             // Whatever became of it, the next finds a connection without a transaction, and both rows or none.
             let next = Change::new(organisation(&name("c"))).with([organisation(&name("d"))]);
-            assert_eq!(store.write(next, || ()).await.unwrap(), Written::Done);
+            assert_eq!(store.write(next, None).await.unwrap(), Written::Done);
             assert_eq!(count(&store).await % 2, 0, "after {steps} steps");
         }
     }

@@ -77,6 +77,10 @@ async fn who_writes_with_an_old_generation_is_told(store: &Store) {
     assert_eq!(store.update_sandbox(&mut two, Some(&event(&made))).await.unwrap(), Written::Overtaken);
     let read = store.sandbox_by_id(&made.id).await.unwrap().unwrap();
     assert_eq!((read.state, read.generation, two.generation), (State::Stopped, 1, 0));
+    one.state = State::Paused;
+    assert_eq!(store.update_sandbox(&mut one, None).await.unwrap(), Written::Done, "who wrote last writes on");
+    let read = store.sandbox_by_id(&made.id).await.unwrap().unwrap();
+    assert_eq!((read.state, read.generation, one.generation), (State::Paused, 2, 2));
 }
 
 async fn of_many_writers_exactly_one_wins(store: &Store) {

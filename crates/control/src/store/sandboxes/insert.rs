@@ -35,7 +35,7 @@ impl Store {
             None => Change::new(row),
         };
         let change = change.with(insert_labels(sandbox)).with(asked.map(audit::insert));
-        match (self.write(change, || self.recent.put(sandbox)).await, idempotency_key) {
+        match (self.write(change, Some(sandbox)).await, idempotency_key) {
             (Ok(Written::Done), _) => Ok(Inserted::New),
             (Ok(Written::Overtaken), Some(key)) => {
                 let earlier = self.subject_of_key(&sandbox.organisation, key).await?;

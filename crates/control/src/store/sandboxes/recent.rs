@@ -32,7 +32,7 @@ impl Recent {
     }
 
     /// After the commit, by whoever has the connection.
-    pub(super) fn put(&self, sandbox: &Sandbox) {
+    pub(in crate::store) fn put(&self, sandbox: &Sandbox) {
         if self.dialect != Dialect::Sqlite || sandbox.state == State::Destroyed {
             return;
         }
@@ -44,7 +44,7 @@ impl Recent {
     }
 
     /// Before a write.
-    pub(super) fn forget(&self, id: &SandboxId) {
+    pub(in crate::store) fn forget(&self, id: &SandboxId) {
         self.written.lock().expect("no panic while held").remove(id);
     }
 

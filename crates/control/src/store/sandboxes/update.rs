@@ -22,13 +22,13 @@ impl Store {
 
     async fn raise(&self, sandbox: &mut Sandbox, along: Along<'_>) -> Result<Result<Written, sqlx::Error>, Error> {
         let change = Change::new(update_row(sandbox)?).with(along.insert(self.dialect)?);
-        self.recent.forget(&sandbox.id);
-        // Not raised where it fails: whoever tries again tries from what is in the store.
-        let done = || {
-            sandbox.generation += 1;
-            self.recent.put(sandbox);
-        };
-        Ok(self.write(change, done).await)
+        sandbox.generation += 1;
+        let written = self.write(change, Some(sandbox)).await;
+        // Whoever tries again tries from what is in the store.
+        if !matches!(written, Ok(Written::Done)) {
+            sandbox.generation -= 1;
+        }
+        Ok(written)
     }
 
     /// Replaces the labels as well.
