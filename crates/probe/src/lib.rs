@@ -57,6 +57,38 @@ pub struct Probe {
     pub run: fn(&Canaries) -> Outcome,
 }
 
+/// Probes of one kind.
+pub struct Family {
+    pub title: &'static str,
+    pub probes: &'static [Probe],
+    /// What to look at first where one of them did not hold.
+    pub remedy: &'static str,
+}
+
+pub const FAMILIES: [Family; 4] = [
+    Family {
+        title: "files: what of the host's files can be seen or changed",
+        probes: files::PROBES,
+        remedy: "see which mount shows it (`cove run -- cat /proc/self/mountinfo`) and leave out `--mount`s of more than the sandbox \
+                 needs; nothing of the host outside /usr should be there",
+    },
+    Family {
+        title: "kernel: forbidden system calls, `/proc`, `/sys`, devices",
+        probes: kernel::PROBES,
+        remedy: "update the kernel and look at `seccomp` and the namespaces in `cove doctor`; until it holds, run nothing here that you do not trust",
+    },
+    Family {
+        title: "processes: other processes, PID 1, namespaces, privileges",
+        probes: processes::PROBES,
+        remedy: "look at the namespaces and control groups in `cove doctor`; as an ordinary user some limits need a delegated control group",
+    },
+    Family {
+        title: "network: where a connection gets",
+        probes: network::PROBES,
+        remedy: "look at `nftables` in `cove doctor`, at `private_targets` in the server's configuration, and at what `--allow` names",
+    },
+];
+
 pub type Outcome = (Verdict, String);
 
 /// What the host laid out to be found, told to the probe in the environment variable `COVE_CANARIES` as JSON.
@@ -92,7 +124,7 @@ impl Canaries {
 
 /// All probes, in the order they are told.
 pub fn all() -> impl Iterator<Item = &'static Probe> {
-    files::PROBES.iter().chain(kernel::PROBES).chain(processes::PROBES).chain(network::PROBES)
+    FAMILIES.iter().flat_map(|family| family.probes)
 }
 
 impl Probe {

@@ -15,12 +15,13 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use clap::Args;
-use cove_probe::{Canaries, Finding, Verdict, all};
+use cove_engine::doctor;
+use cove_probe::{Canaries, FAMILIES, Finding, Verdict, all};
 use serde::Serialize;
 
 use crate::complaint::{Complaint, code};
 use crate::measure::markdown;
-use crate::render::{Rows, Tone, print, print_json};
+use crate::render::{Rows, Tone, print, print_json, say};
 
 /// The name of the verdicts' place in a document.
 const MARK: &str = "cove redteam";
@@ -71,8 +72,10 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
         crate::measure::output::can_write_to([document])?;
     }
     let bait = Bait::lay()?;
+    let network = doctor::network();
     let mut worst: BTreeMap<String, Finding> = BTreeMap::new();
-    for stance in STANCES {
+    // Where no sandbox can have a network there is none to attack from.
+    for stance in STANCES.iter().filter(|stance| stance.network == "none" || network.verdict == doctor::Verdict::Ok) {
         for finding in attack(stance, &bait, &arguments.probes)? {
             let told = Finding {
                 detail: format!("as {}, network {}: {}", stance.user, stance.network, finding.detail),
@@ -84,7 +87,10 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
             }
         }
     }
-    report(arguments, &worst)
+    if network.verdict != doctor::Verdict::Ok {
+        say(&format!("cove: tried without a network only: {}", network.detail));
+    }
+    report(arguments, &worst, network.verdict)
 }
 
 fn rank(verdict: Verdict) -> u8 {
@@ -176,12 +182,19 @@ struct Line<'a> {
     #[serde(flatten)]
     finding: &'a Finding,
     meaning: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<&'a str>,
 }
 
-fn report(arguments: &Arguments, worst: &BTreeMap<String, Finding>) -> Result<u8, Complaint> {
-    let told: Vec<Line<'_>> = all()
-        .filter_map(|probe| worst.get(probe.name).map(|finding| Line { finding, meaning: probe.meaning }))
-        .collect();
+fn report(arguments: &Arguments, worst: &BTreeMap<String, Finding>, network: doctor::Verdict) -> Result<u8, Complaint> {
+    let lines = FAMILIES.iter().flat_map(|family| {
+        family.probes.iter().filter_map(|probe| {
+            let finding = worst.get(probe.name)?;
+            let remedy = (finding.verdict == Verdict::NotHeld).then_some(family.remedy);
+            Some(Line { finding, meaning: probe.meaning, remedy })
+        })
+    });
+    let told: Vec<Line<'_>> = lines.collect();
     let count = |verdict| told.iter().filter(|line| line.finding.verdict == verdict).count();
     let (held, lost) = (count(Verdict::Held), count(Verdict::NotHeld));
     if let Some(document) = &arguments.markdown {
@@ -206,12 +219,18 @@ fn report(arguments: &Arguments, worst: &BTreeMap<String, Finding>) -> Result<u8
             ]);
         }
         rows.print()?;
+        let ways = if network == doctor::Verdict::Ok { "with and without a network" } else { "without a network" };
         print(&format!(
-            "\n{held} held, {lost} did not, {} not applicable; each tried as user and as root, with and without a network.",
+            "\n{held} held, {lost} did not, {} not applicable; each tried as user and as root, {ways}.",
             count(Verdict::NotApplicable)
         ))?;
+        for line in &told {
+            if let Some(remedy) = line.remedy {
+                print(&format!("hint: {}: {remedy}", line.finding.name.replace('_', " ")))?;
+            }
+        }
         if lost > 0 {
-            print("`cove doctor` says what this host lacks. Please report what did not hold.")?;
+            print("Please report what did not hold.")?;
         }
     }
     Ok(if lost == 0 { 0 } else { code::FAILED })
@@ -220,20 +239,14 @@ fn report(arguments: &Arguments, worst: &BTreeMap<String, Finding>) -> Result<u8
 /// Verdicts by family, then every probe that did not hold or had nothing to attack.
 fn as_markdown(worst: &BTreeMap<String, Finding>) -> String {
     use std::fmt::Write as _;
-    let families = [
-        ("files: what of the host's files can be seen or changed", cove_probe::files::PROBES),
-        ("kernel: forbidden system calls, `/proc`, `/sys`, devices", cove_probe::kernel::PROBES),
-        ("processes: other processes, PID 1, namespaces, privileges", cove_probe::processes::PROBES),
-        ("network: where a connection gets", cove_probe::network::PROBES),
-    ];
     let mut text = format!("{}.\n\n", crate::measure::machine::Machine::look().line());
     text.push_str("| probes | held | not held | not applicable |\n|---|---:|---:|---:|\n");
     let (mut sums, mut others) = ([0; 3], String::new());
-    for (family, probes) in families {
-        let findings = || probes.iter().filter_map(|probe| worst.get(probe.name));
+    for family in &FAMILIES {
+        let findings = || family.probes.iter().filter_map(|probe| worst.get(probe.name));
         let verdicts = [Verdict::Held, Verdict::NotHeld, Verdict::NotApplicable];
         let counts = verdicts.map(|verdict| findings().filter(|finding| finding.verdict == verdict).count());
-        let _ = writeln!(text, "| {family} | {} | {} | {} |", counts[0], counts[1], counts[2]);
+        let _ = writeln!(text, "| {} | {} | {} | {} |", family.title, counts[0], counts[1], counts[2]);
         sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         for finding in findings().filter(|finding| finding.verdict != Verdict::Held) {
             let word = if finding.verdict == Verdict::NotHeld { "**did not hold**" } else { "not applicable" };

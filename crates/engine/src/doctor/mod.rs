@@ -70,6 +70,11 @@ pub fn examine() -> Vec<Finding> {
     findings
 }
 
+/// Whether sandboxes can have a network beyond loopback.
+pub fn network() -> Finding {
+    namespaces::firewall()
+}
+
 /// Whether sandboxes can run here at all.
 pub fn can_run(findings: &[Finding]) -> bool {
     !findings.iter().any(|finding| finding.verdict == Verdict::Missing && finding.need == Need::Required)

@@ -54,7 +54,7 @@ pub(super) fn remedy(error: &io::Error) -> &'static str {
 }
 
 /// The egress of a sandbox is an nft redirect within its own network namespace; the whole of it is made once.
-fn firewall() -> Finding {
+pub(super) fn firewall() -> Finding {
     let name = "nftables";
     let made = if is_root() {
         namespace::create(namespace::Kind::Egress).map(drop).map_err(|error| error.to_string())
