@@ -20,8 +20,8 @@ pub enum Ids {
     Range,
 }
 
-/// Where that range begins: in nobody else's.
-const FIRST: u32 = 3_000_000;
+/// How many ids such a range has.
+const RANGE: u32 = 65_536;
 
 pub struct OrdinaryUser {
     pub place: TestDirectory,
@@ -55,8 +55,14 @@ impl OrdinaryUser {
         let line = format!("covetest:x:{0}:{0}::{1}:/bin/sh\n", self.uid, self.place.path().display());
         fs::write(self.place.path().join("passwd"), passwd + &line).expect("name the user");
         for file in ["subuid", "subgid"] {
-            fs::write(self.place.path().join(file), format!("covetest:{FIRST}:65536\n")).expect("give a range");
+            fs::write(self.place.path().join(file), format!("covetest:{}:{RANGE}\n", self.first()))
+                .expect("give a range");
         }
+    }
+
+    /// Where the range begins: another for every test that runs at the same time, and below those of root's sandboxes.
+    fn first(&self) -> u32 {
+        3_000_000 + self.uid % 28_000 * RANGE
     }
 
     /// The words that come before a program to run it as this user.
@@ -103,7 +109,8 @@ impl OrdinaryUser {
 /// What runs as this user, or as one of its range, by its command line.
 impl OrdinaryUser {
     pub fn processes(&self) -> Vec<String> {
-        let is_theirs = |id: u32| id == self.uid || (self.ids == Ids::Range && (FIRST..FIRST + 65_536).contains(&id));
+        let range = if self.ids == Ids::Range { self.first()..self.first() + RANGE } else { 0..0 };
+        let is_theirs = |id: u32| id == self.uid || range.contains(&id);
         let status = |pid: u32| fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let uid = |pid: u32| -> Option<u32> {
             let status = status(pid);
