@@ -22,6 +22,10 @@ pub fn hold_against(report: &Report) -> Vec<Promise> {
         rows.map(|row| row.summary.p50).max_by(f64::total_cmp)
     };
     let ratio = |ours: Option<f64>, base: Option<f64>| Some(ours? / base?);
+    let found_again = || {
+        let seconds = median("restart", "cove, until all are found")? / 1000.0;
+        Some(seconds / (median("restart", "sandboxes found")? / 1000.0).max(1.0))
+    };
     let found = [
         (
             "create over HTTP to the first output, cold, against bare bubblewrap",
@@ -57,7 +61,7 @@ pub fn hold_against(report: &Report) -> Vec<Promise> {
             ),
         ),
         (
-            "creations a second, the best of 1 to 8 at once, against docker",
+            "creations a second by the engine, the best of 1 to 8 at once, against docker",
             "at least 50 times as many",
             at_least(ratio(best("cove engine"), best("docker")), 50.0, " times as many"),
         ),
@@ -68,8 +72,8 @@ pub fn hold_against(report: &Report) -> Vec<Promise> {
         ),
         (
             "server killed and started again: all sandboxes found",
-            "within 2 s",
-            at_most(median("restart", "cove, until all are found").map(|ms| ms / 1000.0), 2.0, " s"),
+            "within 2 s for each 1,000",
+            at_most(found_again(), 2.0, " s"),
         ),
         (
             "a file up through the API, against a plain HTTP copy",
