@@ -24,6 +24,7 @@ pub use user::Habits;
 use crate::complaint::{Complaint, code};
 use crate::measure::api::{Api, Trouble};
 use crate::measure::interrupt::until_interrupted;
+use crate::measure::machine::Machine;
 use crate::measure::output::{can_write_to, write_to};
 use crate::measure::own_server::{OwnServer, remove};
 use crate::measure::report::{Mishap, Report};
@@ -94,6 +95,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
 
 async fn whole(arguments: &Arguments) -> Result<u8, Complaint> {
     can_write_to([&arguments.csv, &arguments.html].into_iter().flatten())?;
+    let machine = Machine::look();
     let load = Load {
         users: arguments.users,
         habits: Habits {
@@ -111,14 +113,14 @@ async fn whole(arguments: &Arguments) -> Result<u8, Complaint> {
             // Also what users had when they were interrupted.
             say("removing what is left …");
             let cleared = clear(&api).await;
-            let code = tell(arguments, done?.flatten_interrupted()?, url)?;
+            let code = tell(arguments, machine, done?.flatten_interrupted()?, url)?;
             cleared.map(|()| code)
         }
         None => {
             let server = OwnServer::start(&std::env::current_exe()?).await?;
             let done = until_interrupted(load.put_on(&server.api.clone(), &bar(arguments))).await;
             let finished = server.finish().await;
-            let code = tell(arguments, done?.flatten_interrupted()?, "a server of its own")?;
+            let code = tell(arguments, machine, done?.flatten_interrupted()?, "a server of its own")?;
             finished.map(|()| code)
         }
     }
@@ -237,8 +239,8 @@ fn bar(arguments: &Arguments) -> ProgressBar {
     bar
 }
 
-fn tell(arguments: &Arguments, tally: Tally, whom: &str) -> Result<u8, Complaint> {
-    let report: Report = report::make(arguments.users, arguments.think, &tally, whom);
+fn tell(arguments: &Arguments, machine: Machine, tally: Tally, whom: &str) -> Result<u8, Complaint> {
+    let report: Report = report::make(machine, arguments.users, arguments.think, &tally, whom);
     let written = write_to(arguments.csv.as_deref(), || report::csv(&tally))
         .and(write_to(arguments.html.as_deref(), || page::render(&report)));
     let errors = tally.errors();

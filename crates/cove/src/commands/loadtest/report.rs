@@ -15,7 +15,8 @@ use crate::quantity::show_duration;
 /// A course in time needs some.
 const FEWEST_SECONDS: usize = 5;
 
-pub fn make(users: u32, think: Duration, tally: &Tally, whom: &str) -> Report {
+/// `machine` as it was before.
+pub fn make(machine: Machine, users: u32, think: Duration, tally: &Tally, whom: &str) -> Report {
     let mut suite = suite(tally, users, think);
     suite.name = "load".into();
     suite.title = "What they waited for".into();
@@ -23,7 +24,7 @@ pub fn make(users: u32, think: Duration, tally: &Tally, whom: &str) -> Report {
         version: VERSION,
         kind: "loadtest".into(),
         title: format!("{users} users at once against {whom}"),
-        machine: Machine::look(),
+        machine,
         seconds: tally.seconds(),
         promises: Vec::new(),
         verdict: Some(sentence(tally)),
