@@ -11,7 +11,7 @@ cd "$(dirname "$0")/../.."
 export CARGO_TARGET_DIR
 PATH=$PATH:/usr/sbin:/sbin
 tests=(cgroup launch walls)
-store=$COVE_CACHE/kernel-2 clone=$PWD
+store=$COVE_CACHE/kernel clone=$PWD
 
 fail() { printf 'error: %s\n' "$1" >&2; shift; for hint in "$@"; do printf 'hint: %s\n' "$hint" >&2; done; exit 1; }
 for pair in qemu-system-x86_64:qemu-system-x86 debootstrap:debootstrap mke2fs:e2fsprogs busybox:busybox-static cpio:cpio modprobe:kmod; do

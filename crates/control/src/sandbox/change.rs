@@ -12,6 +12,7 @@ use crate::event::Kind;
 use crate::provider::ProviderError;
 use crate::store::Written;
 use crate::store::sandboxes::Along;
+use crate::store::usage::Span;
 use crate::{App, Caller, Error, Scope};
 
 /// Another server may write between our read and our write.
@@ -213,20 +214,14 @@ impl App {
     }
 
     async fn write_limits(&self, id: &SandboxId, limits: Limits, asked: &Entry) -> Result<Sandbox, Error> {
-        for _ in 0..ATTEMPTS {
-            let mut sandbox = self.there(id).await?;
-            let now = self.now();
-            let span = crate::usage::open_span(&sandbox, now);
+        let change = |app: &App, sandbox: &mut Sandbox| {
+            let now = app.now();
+            let span = crate::usage::open_span(sandbox, now);
             sandbox.limits = limits;
             sandbox.metered_from = now;
-            let event = self.sandbox_event(&sandbox, Kind::Updated);
-            let along = Along { event: Some(&event), span: span.as_ref(), audit: Some(asked) };
-            if self.store().update_sandbox_along(&mut sandbox, along).await? == Written::Done {
-                self.announce(sandbox.state, &sandbox);
-                return Ok(sandbox);
-            }
-        }
-        Err(overtaken(id))
+            Ok(span)
+        };
+        self.rewrite(id, asked, change).await
     }
 
     async fn edit(
@@ -249,11 +244,21 @@ impl App {
         asked: &Entry,
         change: impl Fn(&App, &mut Sandbox) -> Result<(), Error>,
     ) -> Result<Sandbox, Error> {
+        self.rewrite(id, asked, |app, sandbox| change(app, sandbox).map(|()| None)).await
+    }
+
+    /// Changes the row as often as others come first. What `change` answers was used until now and is written with it.
+    async fn rewrite(
+        &self,
+        id: &SandboxId,
+        asked: &Entry,
+        change: impl Fn(&App, &mut Sandbox) -> Result<Option<Span>, Error>,
+    ) -> Result<Sandbox, Error> {
         for _ in 0..ATTEMPTS {
             let mut sandbox = self.there(id).await?;
-            change(self, &mut sandbox)?;
+            let span = change(self, &mut sandbox)?;
             let event = self.sandbox_event(&sandbox, Kind::Updated);
-            let along = Along { event: Some(&event), audit: Some(asked), ..Along::default() };
+            let along = Along { event: Some(&event), span: span.as_ref(), audit: Some(asked) };
             if self.store().update_sandbox_along(&mut sandbox, along).await? == Written::Done {
                 self.announce(sandbox.state, &sandbox);
                 return Ok(sandbox);

@@ -3,18 +3,16 @@
 //! It is made by a thread that lives for nothing else. A thread that has left the host's network must never do other
 //! work, and the surest way back is not to need one: the thread ends, the file descriptor keeps the namespace.
 
-use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
 use cove_sys::netlink::Subsystem;
 use cove_sys::network_namespace::unshare_network;
-use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -24,6 +22,7 @@ use super::netlink::{self, Batch, Socket};
 use super::proxy::listen::{self, Listening};
 use crate::privilege::{self, Ids, Privilege};
 use crate::settings::Settings;
+use crate::user_namespace::write_beneath;
 
 /// What a sandbox's network can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,7 +106,7 @@ fn set_up(kind: Kind) -> Result<(), Error> {
     }
     let proc = proc().map_err(Error::step("open /proc"))?;
     for (name, value) in settings() {
-        match write_beneath(&proc, name, value) {
+        match write_beneath(proc.as_fd(), name, value).map_err(|refused| Errno::from_raw_os_error(refused.errno)) {
             // A container's /proc/sys is read-only, a kernel without connection tracking has no limits for it, and some
             // of them are not an ordinary user's to set.
             Err(Errno::ROFS | Errno::NOENT | Errno::ACCESS | Errno::PERM) => {}
@@ -127,14 +126,9 @@ fn proc() -> io::Result<Arc<OwnedFd>> {
     Ok(settings.proc())
 }
 
-fn write_beneath(proc: &OwnedFd, name: &CStr, value: &str) -> Result<(), Errno> {
-    let file = openat(proc, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-    rustix::io::write(file, value.as_bytes()).map(drop)
-}
-
-/// Settings of the namespace. None of them is part of the wall:
-/// where they cannot be made, a sandbox has less comfort and may use more of the kernel's memory.
-fn settings() -> [(&'static CStr, &'static str); 6] {
+/// Settings of the namespace. None of them is part of the wall: where they cannot be made, a sandbox has less comfort and may use
+/// more of the kernel's memory.
+fn settings() -> [(&'static str, &'static str); 6] {
     // `ping` to oneself without raw sockets, for all groups that this user namespace knows.
     static GROUPS: OnceLock<&str> = OnceLock::new();
     let groups = GROUPS.get_or_init(|| match privilege::held() {
@@ -143,14 +137,14 @@ fn settings() -> [(&'static CStr, &'static str); 6] {
         Some(Privilege::User(Ids::Single)) | None => "0 0",
     });
     [
-        (c"sys/net/ipv4/ip_unprivileged_port_start", FIRST_OPEN_PORT),
-        (c"sys/net/ipv4/ping_group_range", groups),
+        ("sys/net/ipv4/ip_unprivileged_port_start", FIRST_OPEN_PORT),
+        ("sys/net/ipv4/ping_group_range", groups),
         // Buffers of the kernel's, which no cgroup of the sandbox pays for. Nothing inside is far away: these are large enough.
-        (c"sys/net/ipv4/tcp_rmem", "4096 131072 1048576"),
-        (c"sys/net/ipv4/tcp_wmem", "4096 65536 1048576"),
+        ("sys/net/ipv4/tcp_rmem", "4096 131072 1048576"),
+        ("sys/net/ipv4/tcp_wmem", "4096 65536 1048576"),
         // What is over is forgotten soon.
-        (c"sys/net/netfilter/nf_conntrack_tcp_timeout_time_wait", "5"),
-        (c"sys/net/netfilter/nf_conntrack_udp_timeout", "10"),
+        ("sys/net/netfilter/nf_conntrack_tcp_timeout_time_wait", "5"),
+        ("sys/net/netfilter/nf_conntrack_udp_timeout", "10"),
     ]
 }
 

@@ -42,12 +42,7 @@ impl Store {
             .with(idempotency_key.map(|key| insert_idempotency_key(sandbox, key)))
             .with(insert_labels(sandbox))
             .with(along.insert(self.dialect)?);
-        sandbox.generation += 1;
-        let written = self.write(change, Some(sandbox)).await;
-        if !matches!(written, Ok(Written::Done)) {
-            sandbox.generation -= 1;
-        }
-        match written {
+        match self.write_raised(change, sandbox).await {
             Ok(Written::Done) => Ok(Taken::Done),
             Ok(Written::Overtaken) => Ok(Taken::Overtaken),
             Err(error) if is_unique_violation(&error) => match idempotency_key {

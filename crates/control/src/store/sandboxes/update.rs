@@ -22,13 +22,18 @@ impl Store {
 
     async fn raise(&self, sandbox: &mut Sandbox, along: Along<'_>) -> Result<Result<Written, sqlx::Error>, Error> {
         let change = Change::new(update_row(sandbox)?).with(along.insert(self.dialect)?);
+        Ok(self.write_raised(change, sandbox).await)
+    }
+
+    /// Carries out a change that raises the sandbox's generation in the store, and here where it was done: whoever tries again
+    /// tries from what is in the store.
+    pub(super) async fn write_raised(&self, change: Change, sandbox: &mut Sandbox) -> Result<Written, sqlx::Error> {
         sandbox.generation += 1;
         let written = self.write(change, Some(sandbox)).await;
-        // Whoever tries again tries from what is in the store.
         if !matches!(written, Ok(Written::Done)) {
             sandbox.generation -= 1;
         }
-        Ok(written)
+        written
     }
 
     /// Replaces the labels as well.
