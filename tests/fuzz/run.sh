@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# run.sh [TARGET…]: each fuzz target from its corpus for FUZZ_SECONDS (5), on stable Rust. A finding stays in fuzz/artifacts and fails the run.
+# run.sh [prepare | TARGET…]: each fuzz target from its corpus for FUZZ_SECONDS (5), on stable Rust. A finding stays in fuzz/artifacts and fails the run.
 #
 # `cargo +nightly fuzz run TARGET` works too, for long runs with a sanitizer.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
-: "${COVE_CACHE:=$HOME/.cache/cove}"
-: "${CARGO_TARGET_DIR:=$COVE_CACHE/target}"
+. tests/common.sh
 : "${FUZZ_SECONDS:=5}"
-export CARGO_TARGET_DIR
+# Its few packages of its own come with the build.
+[ "${1-}" = prepare ] && exit
 scripts/claim
-command -v c++ >/dev/null || { echo 'error: no C++ compiler' >&2; echo 'hint: sudo apt-get install g++' >&2; exit 1; }
+command -v c++ >/dev/null || die 'no C++ compiler' 'sudo apt-get install g++'
 # The workspace's own versions: what both depend on is built once, and is what people run.
 cp Cargo.lock fuzz/Cargo.lock
 RUSTC_WRAPPER=$PWD/fuzz/rustc cargo build --quiet --manifest-path fuzz/Cargo.toml || exit 1
@@ -27,7 +27,6 @@ fuzz() { # fuzz TARGET
 }
 export -f fuzz
 printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -I {} bash -c 'fuzz {} || true'
-passed=0 failed=0
 for target in "${targets[@]}"; do
     if [ -e "$scratch/$target.passed" ]; then
         printf '%s: %s\n' "$target" "$(grep -a '^Done' "$scratch/$target.log" | tail -n 1)"
@@ -37,5 +36,4 @@ for target in "${targets[@]}"; do
         failed=$((failed + 1))
     fi
 done
-printf '%d passed, %d failed\n' "$passed" "$failed"
-((failed == 0))
+told

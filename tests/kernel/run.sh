@@ -1,30 +1,28 @@
 #!/usr/bin/env bash
-# run.sh: the engine and the program on another kernel: the distribution's own, control groups version 2 alone, in an emulated machine.
+# run.sh [prepare]: the engine and the program on another kernel: the distribution's own, control groups version 2 alone, in an emulated machine.
 #
 # All other tests run on this machine's kernel. This one shows what its age and its configuration do without, and that limits hold
 # on a real tree of version 2. The machine is emulated in software: it needs no KVM and proves nothing about speed. Its file system
-# is a Debian of its own, made once and kept in COVE_CACHE.
+# is a Debian of its own, made once and kept in COVE_CACHE. Where it cannot be made or does not start, nothing was tried: that is
+# told, with exit code 77. From its first word on, whatever fails is a failure.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
-: "${COVE_CACHE:=$HOME/.cache/cove}"
-: "${CARGO_TARGET_DIR:=$COVE_CACHE/target}"
-export CARGO_TARGET_DIR
+. tests/common.sh
 PATH=$PATH:/usr/sbin:/sbin
 tests=(cgroup launch walls)
 store=$COVE_CACHE/kernel clone=$PWD
 
-fail() { printf 'error: %s\n' "$1" >&2; shift; for hint in "$@"; do printf 'hint: %s\n' "$hint" >&2; done; exit 1; }
+untried() { printf 'not run: %s\n' "$1"; shift; for hint in "$@"; do printf 'hint: %s\n' "$hint"; done; exit 77; }
 for pair in qemu-system-x86_64:qemu-system-x86 debootstrap:debootstrap mke2fs:e2fsprogs busybox:busybox-static cpio:cpio modprobe:kmod; do
-    command -v "${pair%%:*}" >/dev/null || fail "${pair%%:*} is not installed" "sudo apt-get install --no-install-recommends ${pair#*:}"
+    command -v "${pair%%:*}" >/dev/null || untried "${pair%%:*} is not installed" "sudo apt-get install --no-install-recommends ${pair#*:}"
 done
 
-# The kernel, a first file system that finds the disk, and the disk.
+# The kernel, a first file system that finds the disk, and the disk. Says why it could not.
 make_machine() {
-    ((EUID == 0)) || fail "the emulated machine's file system is made by root" "run once as root: tests/kernel/run.sh"
-    local new=$store.new package release
+    local new=$store.new release
     rm -rf "$new"; mkdir -p "$new"/{package,tree,first/bin,first/modules,first/dev,first/proc,first/disk}
-    package=$(apt-cache depends linux-image-cloud-amd64 | awk '/Depends: linux-image/ { print $2; exit }')
-    (cd "$new" && timeout 300 apt-get download "${package:?no kernel package}" >log 2>&1) || return 1
+    # The package lists of a fresh machine are often empty or stale.
+    download_kernel "$new" || { apt-get -qq update && download_kernel "$new"; } || return 1
     dpkg-deb -x "$new"/linux-image-*.deb "$new/package" || return 1
     release=$(ls "$new/package/lib/modules") && depmod --basedir "$new/package" "$release" || return 1
     mv "$new/package/boot/vmlinuz-$release" "$new/vmlinuz"
@@ -39,16 +37,26 @@ make_machine() {
     (cd "$new/first" && find . | cpio --quiet --create --format=newc) | gzip -1 >"$new/first.gz" || return 1
 
     timeout 600 debootstrap --variant=minbase --include=python3,iproute2,procps,kmod,btrfs-progs,uidmap,sudo,git \
-        "$(. /etc/os-release && echo "$VERSION_CODENAME")" "$new/tree" >"$new/log" 2>&1 || { tail -n 5 "$new/log"; return 1; }
+        "$(. /etc/os-release && echo "$VERSION_CODENAME")" "$new/tree" || return 1
     rm -rf "$new"/tree/var/cache/apt/* "$new"/tree/var/lib/apt/lists/*
     mkdir -p "$new/tree/lib/modules" && mv "$new/package/lib/modules/$release" "$new/tree/lib/modules/" || return 1
     mke2fs -q -t ext4 -O ^has_journal -d "$new/tree" -F "$new/disk" 20G || return 1
-    rm -rf "$new"/{package,tree,first,log} "$new"/*.deb "$store" && mv "$new" "$store"
+    rm -rf "$new"/{package,tree,first} "$new"/*.deb "$store" && mv "$new" "$store"
+}
+download_kernel() { # download_kernel DIRECTORY
+    local package
+    package=$(apt-cache depends linux-image-cloud-amd64 | awk '/Depends: linux-image/ { print $2; exit }')
+    [ -n "$package" ] && (cd "$1" && timeout 300 apt-get -o Acquire::Retries=3 download "$package")
 }
 if [ ! -e "$store/disk" ]; then
+    ((EUID == 0)) || untried "the emulated machine's file system is made by root" "run once as root: tests/kernel/run.sh"
+    mkdir -p "$COVE_CACHE"
     echo "making an emulated machine (once, about a minute)"
-    make_machine || fail "the emulated machine could not be made"
+    make_machine >"$store.log" 2>&1 || { tail -n 20 "$store.log"; untried "the emulated machine could not be made"; }
+    rm "$store.log"
 fi
+
+[ "${1-}" = prepare ] && exit
 
 scripts/claim
 programs=$(cargo test --workspace --no-run --locked --message-format=json 2>/dev/null | python3 -c '
@@ -57,7 +65,7 @@ for made in map(json.loads, sys.stdin):
     target = made.get("target", {})
     if made.get("executable") and target.get("kind") == ["test"] and "/crates/engine/" in target["src_path"]:
         print(target["name"], made["executable"])
-') || fail "the tests do not compile"
+') || die "the tests do not compile"
 
 scratch=$(mktemp -d -t cove-kernel-XXXX); trap 'rm -rf "$scratch"' EXIT
 mkdir "$scratch/orders"
@@ -68,19 +76,19 @@ for name in "${tests[@]}"; do
 done
 # Tests know their spawner and their sources by path.
 printf 'spawner=%q\nclone=%q\ntests=%q\n' "$CARGO_TARGET_DIR/debug/cove-spawner" "$clone" "${tests[*]}" >"$scratch/orders/orders"
-mke2fs -q -t ext4 -O ^has_journal -d "$scratch/orders" -F "$scratch/orders.disk" 2G || fail "no disk for the orders"
+mke2fs -q -t ext4 -O ^has_journal -d "$scratch/orders" -F "$scratch/orders.disk" 2G || die "no disk for the orders"
 rm -r "$scratch/orders"
 
 disk() { printf 'file=%s,if=virtio,format=raw,snapshot=on' "$1"; }
 TMPDIR=$scratch timeout "${COVE_STAGE_LIMIT:-900}" qemu-system-x86_64 -accel tcg,thread=multi -machine q35 -cpu max -smp 2 -m 3G -nodefaults -no-user-config \
     -no-reboot -display none -serial stdio -kernel "$store/vmlinuz" -initrd "$store/first.gz" -append 'console=ttyS0 quiet panic=-1 mitigations=off' \
-    -drive "$(disk "$store/disk")" -drive "$(disk "$scratch/orders.disk")" </dev/null 2>&1 | tr -d '\r' | tee "$scratch/log"
+    -drive "$(disk "$store/disk")" -drive "$(disk "$scratch/orders.disk")" </dev/null 2>&1 | sed -u 's/\r//' | tee "$scratch/log"
 
 read -r passed failed results < <(awk '/^test result: / { ok += $4; bad += $6; results++ } END { print ok + 0, bad + 0, results + 0 }' "$scratch/log")
+grep -q '^=== Linux' "$scratch/log" || untried "the emulated machine did not start" "its last words stand above"
 # Every program told its result (the people's own comes last), and the last word was said.
 if ((results != ${#tests[@]} + 1)) || ! grep -q '^=== end' "$scratch/log"; then
     echo 'the machine did not get through'
     failed=$((failed + 1))
 fi
-printf '%d passed, %d failed\n' "$passed" "$failed"
-((failed == 0))
+told

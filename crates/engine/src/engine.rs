@@ -3,6 +3,7 @@
 //! Everything is `&self` and blocks; nothing is kept in memory that the disk and the kernel do not know as well, so an
 //! engine that is opened again on the same directory finds what the last one left.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, OwnedFd};
@@ -305,9 +306,10 @@ impl Engine {
     /// them, are taken over: their network is served again and their end is noticed.
     pub fn found(&self) -> Result<Vec<Found>, Error> {
         let mut found = Vec::new();
+        let mut without_record: BTreeSet<SandboxId> = self.house.store.names()?.into_iter().collect();
         for id in self.house.records.names()? {
-            // Gone since it was listed, or never written whole: the sweep sees to it.
             let Some(spec) = self.house.records.spec(&id)? else { continue };
+            without_record.remove(&id);
             let ended = match self.house.adopt(&spec)? {
                 Adopted::Now(live) => {
                     self.reaper.watch(&live)?;
@@ -321,7 +323,14 @@ impl Engine {
             // One whose group goes while we look is on its way out: the watcher tells.
             let frozen = live.as_ref().and_then(|live| live.group.as_ref()).map(|group| group.is_frozen());
             let paused = matches!(frozen, Some(Ok(true)));
-            found.push(Found { spec, running: live.map(|live| live.running.clone()), paused, ended });
+            found.push(Found { id, running: live.map(|live| live.running.clone()), paused, ended });
+        }
+        // A power failure can take a record that was just written and leave the files. They are somebody's.
+        for id in without_record {
+            if !self.house.is_starting(&id) {
+                let ended = Some(self.house.lost_record(&id)?);
+                found.push(Found { id, running: None, paused: false, ended });
+            }
         }
         Ok(found)
     }

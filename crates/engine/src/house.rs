@@ -339,13 +339,18 @@ impl House {
         Ok(())
     }
 
+    /// One that has files and no record that can be read: whatever runs of it does so unknown, and must not go on.
+    pub fn lost_record(&self, id: &SandboxId) -> Result<Ended, Error> {
+        let life = self.records.life(id)?;
+        self.hierarchy.clear(id.as_str())?;
+        Ok(life.as_ref().map_or(Ended::Vanished, ended_unseen))
+    }
+
     /// One that ended while nobody looked. Its record stays until the next launch or its removal: whoever asks again,
     /// because the answer was lost, is told the same.
     fn found_dead(&self, id: &SandboxId, life: &Life) -> Result<Adopted, Error> {
         self.hierarchy.clear(id.as_str())?;
-        let now = process::boot();
-        let restarted = !now.is_empty() && !life.boot.is_empty() && life.boot != now;
-        Ok(Adopted::Dead(Some(if restarted { Ended::HostRestarted } else { Ended::Vanished })))
+        Ok(Adopted::Dead(Some(ended_unseen(life))))
     }
 
     /// Removes sandboxes on a leash whose engine was killed: the leash ended their processes, nobody the rest. One
@@ -517,6 +522,13 @@ impl House {
 
 /// How long the kernel may take over the last breath of a process.
 const DYING: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+
+/// How a life that is over ended, as far as its record tells.
+fn ended_unseen(life: &Life) -> Ended {
+    let now = process::boot();
+    let restarted = !now.is_empty() && !life.boot.is_empty() && life.boot != now;
+    if restarted { Ended::HostRestarted } else { Ended::Vanished }
+}
 
 fn ends_within(pidfd: &OwnedFd, limit: Timespec) -> bool {
     let mut ended = [PollFd::new(pidfd, PollFlags::IN)];

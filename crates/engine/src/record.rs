@@ -140,6 +140,7 @@ impl Records {
         }
     }
 
+    /// `None` where there is none that can be read.
     pub fn spec(&self, id: &SandboxId) -> Result<Option<Spec>, Error> {
         read(&self.directory(id).join(SPEC))
     }
@@ -201,6 +202,8 @@ fn replace<T: Serialize>(path: &Path, value: &T) -> Result<(), Error> {
     let text = text(value, path)?;
     let mut file = fs::File::create(&draft).map_err(Error::file("make", &draft))?;
     file.write_all(&text).map_err(Error::file("write", &draft))?;
+    // The old one is whole on the disk: the new one has to be too before it takes its place.
+    file.sync_data().map_err(Error::file("write out", &draft))?;
     fs::rename(&draft, path).map_err(Error::file("name", path))
 }
 
@@ -210,10 +213,7 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Error::file("read", path)(error)),
     };
-    // Made ahead; nobody came to write it.
-    if text.is_empty() {
-        return Ok(None);
-    }
-    let value = serde_json::from_slice(&text);
-    value.map(Some).map_err(|error| Error::file("read", path)(io::Error::new(io::ErrorKind::InvalidData, error)))
+    // Empty where it was made ahead and nobody came to write it; anything else that is no record was left by a power failure, or is
+    // of a version after this one.
+    Ok(serde_json::from_slice(&text).ok())
 }

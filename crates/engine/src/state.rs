@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{SandboxId, Spec};
+use crate::spec::SandboxId;
 
 /// A sandbox whose guest has answered. Enough to find it again after the server died: a pid alone could by then be
 /// somebody else's, so its start time goes with it.
@@ -22,7 +22,7 @@ pub struct Running {
 /// A sandbox found on disk.
 #[derive(Debug, Clone)]
 pub struct Found {
-    pub spec: Spec,
+    pub id: SandboxId,
     /// Absent where its processes are gone.
     pub running: Option<Running>,
     pub paused: bool,

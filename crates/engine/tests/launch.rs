@@ -265,7 +265,7 @@ fn an_engine_that_comes_back_finds_its_sandboxes_running() {
     let pid = house.output(&id, "sleep 1000 >/dev/null 2>&1 & echo $!");
     let house = house.reopen();
     let mut found = house.engine.found().unwrap();
-    found.sort_by_key(|found| found.spec.id.clone());
+    found.sort_by_key(|found| found.id.clone());
     assert_eq!(found.len(), 2);
     assert!(found.iter().all(|found| found.running.is_some()));
     assert_eq!(house.output(&id, &format!("kill -0 {pid} && echo alive")), "alive");
@@ -275,6 +275,34 @@ fn an_engine_that_comes_back_finds_its_sandboxes_running() {
     assert!(house.answers(&id));
     house.engine.destroy(&id).unwrap();
     assert!(departures.try_recv().is_err(), "an end that was asked for is no news");
+    house.assert_empty();
+}
+
+#[test]
+fn files_outlive_their_record() {
+    let house = House::open();
+    let specs = [(); 3].map(|()| Spec { storage: Storage::Disk, ..house.spec() });
+    for spec in &specs {
+        let id = house.engine.launch(spec).unwrap().id;
+        house.output(&id, "echo kept > /home/user/note");
+    }
+    // Cut short, emptied and gone, as a disk is found after a power failure. What still runs of them is nobody's.
+    let record = |spec: &Spec| house.data.path().join("sandboxes").join(spec.id.as_str());
+    let [cut, emptied, gone] = specs.each_ref().map(record);
+    std::fs::write(cut.join("spec.json"), "{\"id\":").unwrap();
+    std::fs::write(emptied.join("spec.json"), "").unwrap();
+    std::fs::remove_dir_all(gone).unwrap();
+    let house = house.reopen();
+    let found = house.engine.found().unwrap();
+    assert_eq!(found.len(), specs.len());
+    for found in &found {
+        assert!(found.running.is_none() && found.ended == Some(Ended::Vanished), "{found:?}");
+    }
+    for spec in &specs {
+        house.engine.launch(spec).unwrap();
+        assert_eq!(house.output(&spec.id, "cat /home/user/note"), "kept");
+        house.engine.destroy(&spec.id).unwrap();
+    }
     house.assert_empty();
 }
 

@@ -161,7 +161,7 @@ impl Provider for Local {
     async fn sightings(&self) -> Result<Vec<Sighting>, ProviderError> {
         let found = self.call(Engine::found).await?;
         let sighting = |found: cove_engine::Found| Sighting {
-            id: found.spec.id,
+            id: found.id,
             ended: found.ended,
             state: match (found.running, found.paused) {
                 (Some(_), true) => Seen::Paused,

@@ -6,17 +6,21 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::net::{TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use clap::Args;
 use cove_engine::doctor;
 use cove_probe::{Canaries, FAMILIES, Finding, Verdict, all};
+use cove_sys::signal::Signals;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 
 use crate::complaint::{Complaint, code};
@@ -45,6 +49,9 @@ pub struct Arguments {
     probes: Vec<String>,
 }
 
+/// What ends this command early.
+const ENDING: [i32; 3] = [Signal::INT.as_raw(), Signal::TERM.as_raw(), Signal::HUP.as_raw()];
+
 /// One way of being inside.
 struct Stance {
     user: &'static str,
@@ -71,12 +78,14 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
         markdown::check(document, MARK)?;
         crate::measure::output::can_write_to([document])?;
     }
+    // A Ctrl-C ends the sandbox, and then this, without leaving the bait behind.
+    let signals = Signals::block(&ENDING)?;
     let bait = Bait::lay()?;
     let network = doctor::network();
     let mut worst: BTreeMap<String, Finding> = BTreeMap::new();
     // Where no sandbox can have a network there is none to attack from.
     for stance in STANCES.iter().filter(|stance| stance.network == "none" || network.verdict == doctor::Verdict::Ok) {
-        for finding in attack(stance, &bait, &arguments.probes)? {
+        for finding in attack(stance, &bait, &signals, &arguments.probes)? {
             let told = Finding {
                 detail: format!("as {}, network {}: {}", stance.user, stance.network, finding.detail),
                 ..finding
@@ -148,7 +157,7 @@ fn own_address() -> Option<String> {
     Some(socket.local_addr().ok()?.ip().to_string())
 }
 
-fn attack(stance: &Stance, bait: &Bait, probes: &[String]) -> Result<Vec<Finding>, Complaint> {
+fn attack(stance: &Stance, bait: &Bait, signals: &Signals, probes: &[String]) -> Result<Vec<Finding>, Complaint> {
     let program = std::env::current_exe()?;
     let canaries = serde_json::to_string(&bait.canaries).map_err(|error| Complaint::failed(error.to_string()))?;
     let mut child = Command::new(&program)
@@ -159,11 +168,11 @@ fn attack(stance: &Stance, bait: &Bait, probes: &[String]) -> Result<Vec<Finding
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()?;
-    let mut said = String::new();
-    if let Some(stdout) = child.stdout.as_mut() {
-        stdout.read_to_string(&mut said)?;
-    }
+    let said = listen(&mut child, signals);
     child.wait()?;
+    let Some(said) = said? else {
+        return Err(Complaint::failed("interrupted; everything was removed").with_code(130));
+    };
     let findings: Vec<Finding> = said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let wanted = if probes.is_empty() { all().count() } else { probes.len() };
     if findings.len() < wanted {
@@ -175,6 +184,28 @@ fn attack(stance: &Stance, bait: &Bait, probes: &[String]) -> Result<Vec<Finding
         )));
     }
     Ok(findings)
+}
+
+/// All that the probe says; `None` where a signal came first: the sandbox is then told to end.
+fn listen(child: &mut Child, signals: &Signals) -> io::Result<Option<String>> {
+    let Some(mut stdout) = child.stdout.take() else { return Ok(None) };
+    let mut said = Vec::new();
+    loop {
+        let mut ready = [PollFd::new(&stdout, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
+        retry_on_intr(|| poll(&mut ready, None))?;
+        let speaks = !ready[0].revents().is_empty();
+        if signals.next()?.is_some() {
+            kill_process(Pid::from_child(child), Signal::TERM)?;
+            return Ok(None);
+        }
+        if speaks {
+            let mut chunk = [0; 16 << 10];
+            match stdout.read(&mut chunk)? {
+                0 => return Ok(Some(String::from_utf8_lossy(&said).into_owned())),
+                count => said.extend_from_slice(&chunk[..count]),
+            }
+        }
+    }
 }
 
 #[derive(Serialize)]

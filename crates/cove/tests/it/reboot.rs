@@ -65,6 +65,23 @@ fn after_a_restart_of_the_host_states_are_true_and_files_are_there() {
 }
 
 #[test]
+fn a_power_failure_that_takes_a_record_takes_no_files() {
+    let mut server = TestServer::start();
+    let (id, other) = (make(&server, "hit"), make(&server, "spared"));
+    server.kill();
+    reboot(&server.data());
+    for record in ["spec.json", "running.json"] {
+        std::fs::write(server.data().join("sandboxes").join(&id).join(record), "").unwrap();
+    }
+    server.restart();
+    let found = look(&server, &id);
+    assert_eq!((&found["state"], &found["cause"]["code"]), (&json!("stopped"), &json!("vanished")), "{found}");
+    assert_eq!(look(&server, &other)["cause"]["code"], "host_restart");
+    comes_back(&server, &id, "hit");
+    comes_back(&server, &other, "spared");
+}
+
+#[test]
 fn what_is_killed_while_the_server_is_down_or_looks_on_is_told_apart() {
     let mut server = TestServer::start();
     let (down, watched) = (make(&server, "down"), make(&server, "watched"));

@@ -80,3 +80,20 @@ fn nothing_of_a_killed_run_lives_on() {
         check.traces().is_empty()
     });
 }
+
+#[test]
+fn an_interrupted_red_team_takes_its_bait_along() {
+    let place = TestDirectory::new();
+    let home = place.path().join("home");
+    std::fs::create_dir(&home).unwrap();
+    let entries = |folder: &std::path::Path| std::fs::read_dir(folder).map_or(0, Iterator::count);
+    for signal in [Signal::INT, Signal::TERM] {
+        let mut running = place.cove(["redteam"]).env("HOME", &home).spawn();
+        wait::until("its first sandbox", wait::LIMIT, || entries(&place.data().join("run/sandboxes")) > 0);
+        assert_eq!(entries(&home), 1);
+        running.signal(signal);
+        let finished = running.finish().expect_code(130);
+        assert!(finished.stderr.contains("interrupted; everything was removed"), "{}", finished.stderr);
+        assert_eq!(entries(&home), 0);
+    }
+}

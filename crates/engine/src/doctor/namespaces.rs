@@ -6,7 +6,7 @@ use cove_sys::probe::{in_child, leave};
 use rustix::thread::UnshareFlags;
 
 use super::{Finding, is_root};
-use crate::network::namespace;
+use crate::network::{self, namespace};
 
 const KINDS: [(&str, UnshareFlags, &str); 7] = [
     (
@@ -59,8 +59,11 @@ pub(super) fn firewall() -> Finding {
     let made = if is_root() {
         namespace::create(namespace::Kind::Egress).map(drop).map_err(|error| error.to_string())
     } else {
-        super::ordinary::at_home(|| namespace::create(namespace::Kind::Egress).map(drop).map_err(io::Error::other))
-            .map_err(|error| error.to_string())
+        // The child tells a number alone.
+        super::ordinary::at_home(|| {
+            namespace::create(namespace::Kind::Egress).map(drop).map_err(network::Error::into_io)
+        })
+        .map_err(|error| error.to_string())
     };
     match made {
         Ok(()) => Finding::ok(name, "sandboxes can have a network through the egress proxy"),

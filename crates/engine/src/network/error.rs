@@ -37,4 +37,12 @@ impl Error {
     pub fn step(step: &'static str) -> impl FnOnce(io::Error) -> Error {
         move |source| Error::Step { step, source }
     }
+
+    /// What the kernel said, without the step, where it was the kernel that refused.
+    pub fn into_io(self) -> io::Error {
+        match self {
+            Error::Step { source, .. } | Error::Firewall(source) | Error::Listen(source) => source,
+            other => io::Error::other(other),
+        }
+    }
 }
