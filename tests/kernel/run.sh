@@ -3,8 +3,8 @@
 #
 # All other tests run on this machine's kernel. This one shows what its age and its configuration do without, and that limits hold
 # on a real tree of version 2. The machine is emulated in software: it needs no KVM and proves nothing about speed. Its file system
-# is a Debian of its own, made once and kept in COVE_CACHE. Where it cannot be made or does not start, nothing was tried: that is
-# told, with exit code 77. From its first word on, whatever fails is a failure.
+# is a Debian of its own, made once and kept in COVE_CACHE. Where it cannot be made, does not start or stands still, the emulation
+# failed and nothing is known of the engine: that is told, with exit code 77. Whatever fails inside is a failure.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 . tests/common.sh
@@ -79,13 +79,33 @@ printf 'spawner=%q\nclone=%q\ntests=%q\n' "$CARGO_TARGET_DIR/debug/cove-spawner"
 mke2fs -q -t ext4 -O ^has_journal -d "$scratch/orders" -F "$scratch/orders.disk" 2G || die "no disk for the orders"
 rm -r "$scratch/orders"
 
+: >"$scratch/log"
 disk() { printf 'file=%s,if=virtio,format=raw,snapshot=on' "$1"; }
-TMPDIR=$scratch timeout "${COVE_STAGE_LIMIT:-900}" qemu-system-x86_64 -accel tcg,thread=multi -machine q35 -cpu max -smp 2 -m 3G -nodefaults -no-user-config \
+TMPDIR=$scratch timeout "${COVE_STAGE_LIMIT:-840}" qemu-system-x86_64 -accel tcg,thread=multi -machine q35 -cpu max -smp 2 -m 3G -nodefaults -no-user-config \
     -no-reboot -display none -serial stdio -kernel "$store/vmlinuz" -initrd "$store/first.gz" -append 'console=ttyS0 quiet panic=-1 mitigations=off' \
-    -drive "$(disk "$store/disk")" -drive "$(disk "$scratch/orders.disk")" </dev/null 2>&1 | sed -u 's/\r//' | tee "$scratch/log"
+    -drive "$(disk "$store/disk")" -drive "$(disk "$scratch/orders.disk")" -pidfile "$scratch/pid" -monitor "unix:$scratch/monitor,server=on,wait=off" \
+    </dev/null 2>&1 | sed -u 's/\r//' | tee -a "$scratch/log" &
+machine=$!
+# Whatever runs inside is ended there after a time that is shorter: a machine that is silent for so long stands still itself.
+while kill -0 "$machine" 2>/dev/null; do
+    sleep 1
+    if (($(date +%s) - $(stat -c %Y "$scratch/log") > 240)); then
+        echo 'the emulated machine stands still; its processors:'
+        python3 -c '
+import socket, sys, time
+monitor = socket.socket(socket.AF_UNIX); monitor.settimeout(5); monitor.connect(sys.argv[1])
+monitor.sendall(b"info registers -a\n"); time.sleep(1)
+print(*[line for line in monitor.recv(1 << 16).decode().splitlines() if line.startswith(("CPU#", "RIP"))], sep="\n")
+' "$scratch/monitor"
+        touch "$scratch/stands-still" && kill -KILL "$(cat "$scratch/pid")"
+        break
+    fi
+done
+wait "$machine"
 
 read -r passed failed results < <(awk '/^test result: / { ok += $4; bad += $6; results++ } END { print ok + 0, bad + 0, results + 0 }' "$scratch/log")
-grep -q '^=== Linux' "$scratch/log" || untried "the emulated machine did not start" "its last words stand above"
+grep -q '^=== Linux' "$scratch/log" || untried "the emulated machine did not start" "what it said stands above"
+[ -e "$scratch/stands-still" ] && ((failed == 0)) && untried "the emulated machine stood still" "what it said before stands above"
 # Every program told its result (the people's own comes last), and the last word was said.
 if ((results != ${#tests[@]} + 1)) || ! grep -q '^=== end' "$scratch/log"; then
     echo 'the machine did not get through'

@@ -70,11 +70,14 @@ impl Live {
         if frozen { self.thaw() } else { Ok(()) }
     }
 
+    /// For a sandbox that ends: one whose group is removed meanwhile has ended.
     pub fn thaw(&self) -> Result<(), Error> {
-        if let Some(group) = &self.group
-            && group.is_frozen()?
+        let Some(group) = &self.group else { return Ok(()) };
+        if group.is_frozen()?
+            && let Err(error) = group.thaw()
+            && !error.is_gone()
         {
-            group.thaw()?;
+            return Err(error.into());
         }
         Ok(())
     }

@@ -106,8 +106,19 @@ fn a_paused_sandbox_does_not_answer_until_it_is_resumed() {
     assert!(house.engine.found().unwrap()[0].paused);
     house.engine.resume(&id).unwrap();
     assert!(house.answers(&id));
-    house.engine.pause(&id).unwrap();
     house.engine.destroy(&id).unwrap();
+    house.assert_empty();
+}
+
+#[test]
+fn a_paused_sandbox_can_be_ended_every_time() {
+    let house = House::open();
+    // It is gone while it is being thawed, or a moment later.
+    for _ in 0..8 {
+        let id = house.launch();
+        house.engine.pause(&id).unwrap();
+        house.engine.destroy(&id).unwrap();
+    }
     house.assert_empty();
 }
 

@@ -45,4 +45,11 @@ impl Error {
             _ => None,
         }
     }
+
+    /// Whether somebody removed the group meanwhile: the kernel says ENODEV for a file that was open by then, ENOENT for one that
+    /// was not.
+    pub fn is_gone(&self) -> bool {
+        let gone = [rustix::io::Errno::NODEV, rustix::io::Errno::NOENT];
+        self.errno().is_some_and(|errno| gone.iter().any(|gone| gone.raw_os_error() == errno))
+    }
 }

@@ -160,15 +160,9 @@ impl Group {
             Tree::V2(tree) => v2::is_frozen(&tree.directory(&self.name)),
             Tree::Absent(_) => Ok(false),
         };
-        // A group that is removed while its files are read answers ENODEV: nothing is frozen in it.
         match frozen {
-            Err(error)
-                if [rustix::io::Errno::NODEV, rustix::io::Errno::NOENT]
-                    .iter()
-                    .any(|gone| error.errno() == Some(gone.raw_os_error())) =>
-            {
-                Ok(false)
-            }
+            // Nothing is frozen in it.
+            Err(error) if error.is_gone() => Ok(false),
             other => other,
         }
     }

@@ -386,8 +386,12 @@ impl Tree {
                 // ESRCH: gone by itself, which is what was wanted.
                 let _ = kill_process(pid, Signal::KILL);
             }
-            if frozen {
-                self.thaw(name)?;
+            // Gone where its last process was, and somebody removed it.
+            if frozen
+                && let Err(error) = self.thaw(name)
+                && !error.is_gone()
+            {
+                return Err(error);
             }
             deadline.pause();
         }

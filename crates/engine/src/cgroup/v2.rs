@@ -247,11 +247,10 @@ pub(super) fn is_frozen(group: &Path) -> Result<bool, Error> {
 }
 
 /// Every process of the group gets SIGKILL, frozen ones too, and none can fork away from it. A group that somebody has
-/// removed meanwhile holds no process: the kernel says ENODEV for a file that was open by then, ENOENT for one that was not.
+/// removed meanwhile holds no process.
 pub(super) fn kill(group: &Path) -> Result<(), Error> {
-    const GONE: [i32; 2] = [rustix::io::Errno::NODEV.raw_os_error(), rustix::io::Errno::NOENT.raw_os_error()];
     match file::write(&group.join("cgroup.kill"), "1") {
-        Err(error) if error.errno().is_some_and(|errno| GONE.contains(&errno)) => Ok(()),
+        Err(error) if error.is_gone() => Ok(()),
         answer => answer,
     }
 }
