@@ -8,6 +8,9 @@ use crate::key::Quota;
 use crate::sandbox::State;
 use crate::{App, Error};
 
+/// Times that the store is counted in a row where others write meanwhile.
+const TRIES: usize = 3;
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     pub running: u64,
@@ -16,21 +19,68 @@ pub struct Counts {
 
 #[derive(Default)]
 pub struct Ledger {
-    counts: Mutex<HashMap<String, Counts>>,
+    accounts: Mutex<HashMap<String, Account>>,
 }
 
-/// A place that is held while a start is being written; given back when it is dropped.
+/// What an organisation has in use: rows of the store, and places that are held for what is not written yet.
+#[derive(Debug, Clone, Copy, Default)]
+struct Account {
+    counted: Counts,
+    held: Counts,
+    /// Rows that came while the store was counted: the count may have been taken before them.
+    gained: Counts,
+    /// Whether anything changed while the store was counted.
+    moved: bool,
+}
+
+impl Account {
+    fn in_use(&self) -> Counts {
+        self.counted.plus(self.held)
+    }
+
+    fn change(&mut self, before: Counts, after: Counts) {
+        self.counted = self.counted.plus(after).minus(before);
+        self.gained = self.gained.plus(after.minus(before));
+        self.moved = true;
+    }
+}
+
+impl Counts {
+    fn plus(self, more: Counts) -> Counts {
+        Counts { running: self.running + more.running, all: self.all + more.all }
+    }
+
+    fn minus(self, less: Counts) -> Counts {
+        Counts { running: self.running.saturating_sub(less.running), all: self.all.saturating_sub(less.all) }
+    }
+
+    fn times(self, many: u64) -> Counts {
+        Counts { running: self.running * many, all: self.all * many }
+    }
+}
+
+/// A place that is held while a sandbox is being written; given back when it is dropped. A count of the store does not
+/// have it, and leaves it alone.
 pub struct Claim<'a> {
     ledger: &'a Ledger,
     organisation: String,
+    held: Counts,
+}
+
+impl Claim<'_> {
+    /// The new sandbox has its row, which counts by itself from now on.
+    pub fn is_written(&mut self) {
+        let held = std::mem::take(&mut self.held);
+        self.ledger.with(&self.organisation, |account| {
+            account.held = account.held.minus(held);
+            account.change(Counts::default(), held);
+        });
+    }
 }
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        let mut counts = self.ledger.counts.lock().expect("no panic while held");
-        if let Some(count) = counts.get_mut(&self.organisation) {
-            count.running = count.running.saturating_sub(1);
-        }
+        self.ledger.with(&self.organisation, |account| account.held = account.held.minus(self.held));
     }
 }
 
@@ -42,56 +92,91 @@ fn counts_as(state: State) -> Counts {
 }
 
 impl Ledger {
-    /// Takes a place for one more running sandbox, or says which maximum is reached.
-    pub fn reserve(&self, organisation: &str, quota: &Quota) -> Result<(), Error> {
-        let mut counts = self.counts.lock().expect("no panic while held");
-        let count = counts.entry(organisation.to_owned()).or_default();
-        if count.all >= quota.sandboxes {
-            return Err(Error::Quota {
-                message: format!("the organisation has its maximum of {} sandboxes; destroy some", quota.sandboxes),
-            });
-        }
-        check_running(*count, quota)?;
-        count.all += 1;
-        count.running += 1;
-        Ok(())
+    fn with<T>(&self, organisation: &str, act: impl FnOnce(&mut Account) -> T) -> T {
+        let mut accounts = self.accounts.lock().expect("no panic while held");
+        act(accounts.entry(organisation.to_owned()).or_default())
+    }
+
+    /// Takes a place for one more running sandbox until it is written, or says which maximum is reached.
+    pub fn reserve(&self, organisation: &str, quota: &Quota) -> Result<Claim<'_>, Error> {
+        self.claim(organisation, counts_as(State::Creating), |count| {
+            if count.all >= quota.sandboxes {
+                return Err(Error::Quota {
+                    message: format!("the organisation has its maximum of {} sandboxes; destroy some", quota.sandboxes),
+                });
+            }
+            check_running(count, quota)
+        })
     }
 
     /// Takes a place for a sandbox that is to start, until its new state is written and counts by itself: of several that
     /// ask at once no more get one than there are.
     pub fn claim_start(&self, organisation: &str, quota: &Quota) -> Result<Claim<'_>, Error> {
-        let mut counts = self.counts.lock().expect("no panic while held");
-        let count = counts.entry(organisation.to_owned()).or_default();
-        check_running(*count, quota)?;
-        count.running += 1;
-        Ok(Claim { ledger: self, organisation: organisation.to_owned() })
+        self.claim(organisation, Counts { running: 1, all: 0 }, |count| check_running(count, quota))
+    }
+
+    fn claim(
+        &self,
+        organisation: &str,
+        held: Counts,
+        check: impl FnOnce(Counts) -> Result<(), Error>,
+    ) -> Result<Claim<'_>, Error> {
+        self.with(organisation, |account| -> Result<(), Error> {
+            check(account.in_use())?;
+            account.held = account.held.plus(held);
+            Ok(())
+        })?;
+        Ok(Claim { ledger: self, organisation: organisation.to_owned(), held })
     }
 
     pub fn moved(&self, organisation: &str, from: State, to: State) {
         let (before, after) = (counts_as(from), counts_as(to));
-        if before == after {
-            return;
+        if before != after {
+            self.with(organisation, |account| account.change(before, after));
         }
-        let mut counts = self.counts.lock().expect("no panic while held");
-        let count = counts.entry(organisation.to_owned()).or_default();
-        count.all = (count.all + after.all).saturating_sub(before.all);
-        count.running = (count.running + after.running).saturating_sub(before.running);
     }
 
-    fn set(&self, counted: Vec<(String, String, i64)>) {
+    /// The store is about to be counted.
+    fn begin_count(&self) {
+        for account in self.accounts.lock().expect("no panic while held").values_mut() {
+            account.gained = Counts::default();
+            account.moved = false;
+        }
+    }
+
+    /// What the store has; places that are held stay so, and what was written meanwhile is not lost, though it may be
+    /// counted twice. Says whether anything was.
+    fn set(&self, counted: Vec<(String, String, i64)>) -> Counted {
         let mut fresh: HashMap<String, Counts> = HashMap::new();
         for (organisation, state, many) in counted {
             let Some(one) = State::parse(&state).map(counts_as) else { continue };
             let count = fresh.entry(organisation).or_default();
-            count.all += one.all * many as u64;
-            count.running += one.running * many as u64;
+            *count = count.plus(one.times(many.unsigned_abs()));
         }
-        *self.counts.lock().expect("no panic while held") = fresh;
+        let mut accounts = self.accounts.lock().expect("no panic while held");
+        for (organisation, account) in accounts.iter_mut() {
+            account.counted = fresh.remove(organisation).unwrap_or_default().plus(account.gained);
+        }
+        accounts.extend(fresh.into_iter().map(|(organisation, counted)| {
+            let account = Account { counted, ..Account::default() };
+            (organisation, account)
+        }));
+        let moved = accounts.values().any(|account| account.moved);
+        accounts.retain(|_, account| account.in_use() != Counts::default());
+        if moved { Counted::WhileMoving } else { Counted::AtRest }
     }
 
     pub fn of(&self, organisation: &str) -> Counts {
-        self.counts.lock().expect("no panic while held").get(organisation).copied().unwrap_or_default()
+        let accounts = self.accounts.lock().expect("no panic while held");
+        accounts.get(organisation).map(Account::in_use).unwrap_or_default()
     }
+}
+
+/// Whether a count of the store can be relied on to the last one.
+#[derive(Debug, PartialEq, Eq)]
+enum Counted {
+    AtRest,
+    WhileMoving,
 }
 
 fn check_running(count: Counts, quota: &Quota) -> Result<(), Error> {
@@ -107,8 +192,60 @@ fn check_running(count: Counts, quota: &Quota) -> Result<(), Error> {
 }
 
 impl App {
+    /// Counts again where something changed in the middle, but not for ever.
     pub(crate) async fn recount(&self) -> Result<(), Error> {
-        self.ledger().set(self.store().count_by_organisation().await?);
+        for _ in 0..TRIES {
+            self.ledger().begin_count();
+            if self.ledger().set(self.store().count_by_organisation().await?) == Counted::AtRest {
+                break;
+            }
+        }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quota(sandboxes: u64) -> Quota {
+        Quota { sandboxes, running_sandboxes: sandboxes, ..Quota::default() }
+    }
+
+    fn rows(state: State, many: i64) -> Vec<(String, String, i64)> {
+        vec![("acme".to_owned(), state.as_str().to_owned(), many)]
+    }
+
+    #[test]
+    fn a_count_of_the_store_keeps_places_that_are_held() {
+        let (ledger, quota) = (Ledger::default(), quota(3));
+        let mut first = ledger.reserve("acme", &quota).unwrap();
+        let second = ledger.reserve("acme", &quota).unwrap();
+        ledger.begin_count();
+        assert_eq!(ledger.set(Vec::new()), Counted::AtRest);
+        assert_eq!(ledger.of("acme"), Counts { running: 2, all: 2 });
+        first.is_written();
+        drop(first);
+        drop(second);
+        assert_eq!(ledger.of("acme"), Counts { running: 1, all: 1 });
+        let starting = ledger.claim_start("acme", &quota).unwrap();
+        ledger.begin_count();
+        ledger.set(rows(State::Running, 1));
+        drop(starting);
+        assert_eq!(ledger.of("acme"), Counts { running: 1, all: 1 });
+    }
+
+    #[test]
+    fn what_is_written_while_the_store_is_counted_is_not_lost() {
+        let (ledger, quota) = (Ledger::default(), quota(3));
+        let mut place = ledger.reserve("acme", &quota).unwrap();
+        ledger.begin_count();
+        place.is_written();
+        // Counted before its row was there.
+        assert_eq!(ledger.set(Vec::new()), Counted::WhileMoving);
+        assert_eq!(ledger.of("acme"), Counts { running: 1, all: 1 });
+        ledger.begin_count();
+        assert_eq!(ledger.set(rows(State::Stopped, 1)), Counted::AtRest);
+        assert_eq!(ledger.of("acme"), Counts { running: 0, all: 1 });
     }
 }

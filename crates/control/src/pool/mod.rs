@@ -17,6 +17,7 @@ use serde::Serialize;
 use self::members::{Member, Members, Waiting};
 use crate::event::Kind;
 use crate::interpreter::Warmth;
+use crate::ledger::Claim;
 use crate::sandbox::cause::{Cause, Code};
 use crate::sandbox::state::Event;
 use crate::sandbox::{NetworkPolicy, NewSandbox, Sandbox, State, Timers};
@@ -283,9 +284,10 @@ impl App {
         member.pool = Some(template.to_owned());
         member.timers = Timers { idle_seconds: None, ..Timers::default() };
         member.cause = Cause::new(Code::Pool, "made for a warm pool", self.now());
-        self.ledger().reserve(organisation, &self.quota(organisation).await?)?;
+        let quota = self.quota(organisation).await?;
+        let place = self.ledger().reserve(organisation, &quota)?;
         let id = member.id.clone();
-        let made = self.launch_in_room(member).await;
+        let made = self.launch_in_room(member, place).await;
         if made.is_err() {
             self.capacity().release(&id);
         }
@@ -308,13 +310,15 @@ impl App {
         self.wake_timers();
     }
 
-    async fn launch_in_room(&self, member: Sandbox) -> Result<Sandbox, Error> {
-        let organisation = member.organisation.clone();
-        let not_counted = |_: &Error| self.ledger().moved(&organisation, State::Creating, State::Destroyed);
-        let _turn = self.room_for(&member).await.inspect_err(not_counted)?;
+    async fn launch_in_room(&self, member: Sandbox, mut place: Claim<'_>) -> Result<Sandbox, Error> {
+        let _turn = self.room_for(&member).await?;
         let _lock = self.locks().lock(&member.id).await;
         match self.store().insert_sandbox(&member, None).await? {
-            Inserted::New => self.launch_new(member).await,
+            Inserted::New => {
+                place.is_written();
+                drop(place);
+                self.launch_new(member).await
+            }
             other => Err(Error::internal(format!("a pool member without a name: {other:?}"))),
         }
     }

@@ -10,6 +10,7 @@ use super::state::Event;
 use super::{IfExists, NewSandbox, Sandbox, State, Timers};
 use crate::event::Kind;
 use crate::interpreter::Warmth;
+use crate::ledger::Claim;
 use crate::store::Written;
 use crate::store::sandboxes::Inserted;
 use crate::template::Template;
@@ -36,23 +37,19 @@ impl App {
             if let Some(taken) = app.take_from_pool(&caller, &sandbox, &new, &template).await? {
                 return Ok(taken);
             }
-            app.ledger().reserve(&sandbox.organisation, &quota)?;
+            let place = app.ledger().reserve(&sandbox.organisation, &quota)?;
             let id = sandbox.id.clone();
             let made = match app.room_for(&sandbox).await {
-                Ok(_turn) => app.make(&caller, sandbox, new).await,
-                Err(error) => Err(Refusal::BeforeInsert(error)),
+                Ok(_turn) => app.make(&caller, sandbox, new, place).await,
+                Err(error) => Err(error),
             };
             if !made.as_ref().is_ok_and(|made| made.id == id) {
                 app.capacity().release(&id);
             }
-            match &made {
-                Ok(sandbox) => app.prepare_interpreter(sandbox, &template),
-                Err(Refusal::BeforeInsert(_)) => {
-                    app.ledger().moved(&caller.organisation, State::Creating, State::Destroyed);
-                }
-                Err(Refusal::AfterInsert(_)) => {}
+            if let Ok(sandbox) = &made {
+                app.prepare_interpreter(sandbox, &template);
             }
-            made.map_err(Refusal::into_error)
+            made
         })
         .await
     }
@@ -125,38 +122,41 @@ impl App {
         Ok((sandbox, template))
     }
 
-    async fn make(&self, caller: &Caller, sandbox: Sandbox, new: NewSandbox) -> Result<Sandbox, Refusal> {
+    async fn make(
+        &self,
+        caller: &Caller,
+        sandbox: Sandbox,
+        new: NewSandbox,
+        mut place: Claim<'_>,
+    ) -> Result<Sandbox, Error> {
         let _lock = self.locks().lock(&sandbox.id).await;
         let mut inserted = self.insert(caller, &sandbox, &new).await?;
         if let (Inserted::Repeated(earlier), Some(key)) = (&inserted, &new.idempotency_key)
-            && self.never_lived(earlier).await.map_err(Refusal::BeforeInsert)?
+            && self.never_lived(earlier).await?
         {
-            let released = self.store().release_idempotency_key(&sandbox.organisation, key, earlier).await;
-            released.map_err(Refusal::BeforeInsert)?;
+            self.store().release_idempotency_key(&sandbox.organisation, key, earlier).await?;
             inserted = self.insert(caller, &sandbox, &new).await?;
         }
+        if matches!(inserted, Inserted::New) {
+            place.is_written();
+        }
+        // What is there already was counted when it was made, and may need the place to start.
+        drop(place);
         match inserted {
-            Inserted::New => self.launch_new(sandbox).await.map_err(Refusal::AfterInsert),
-            // What is there already was counted when it was made.
-            Inserted::Repeated(earlier) => {
-                self.ledger().moved(&caller.organisation, State::Creating, State::Destroyed);
-                self.repeated(caller, &earlier).await.map_err(Refusal::AfterInsert)
-            }
+            Inserted::New => self.launch_new(sandbox).await,
+            Inserted::Repeated(earlier) => self.repeated(caller, &earlier).await,
             Inserted::NameTaken if new.if_exists != IfExists::Refuse => {
                 // Lost a race with the same request: theirs is ours.
-                self.ledger().moved(&caller.organisation, State::Creating, State::Destroyed);
-                let theirs = self.existing(caller, &new).await.map_err(Refusal::AfterInsert)?;
-                theirs.ok_or_else(|| Refusal::AfterInsert(name_taken(&new)))
+                self.existing(caller, &new).await?.ok_or_else(|| name_taken(&new))
             }
-            Inserted::NameTaken => Err(Refusal::BeforeInsert(name_taken(&new))),
+            Inserted::NameTaken => Err(name_taken(&new)),
         }
     }
 
-    async fn insert(&self, caller: &Caller, sandbox: &Sandbox, new: &NewSandbox) -> Result<Inserted, Refusal> {
+    async fn insert(&self, caller: &Caller, sandbox: &Sandbox, new: &NewSandbox) -> Result<Inserted, Error> {
         let asked = self.audit_entry(caller, "sandbox.create", sandbox.id.as_str());
         let key = new.idempotency_key.as_deref();
-        let inserted = self.store().insert_sandbox_asked(sandbox, key, Some(&asked)).await;
-        inserted.map_err(Refusal::BeforeInsert)
+        self.store().insert_sandbox_asked(sandbox, key, Some(&asked)).await
     }
 
     /// Whether a sandbox ended before its maker was told of it: its launch failed, or the server died at it.
@@ -229,20 +229,6 @@ impl App {
         let id = earlier.parse().map_err(|_| Error::internal("idempotency key leads to no sandbox id"))?;
         self.settled(&id).await?;
         self.sandbox(caller, earlier).await
-    }
-}
-
-/// Whether a creation that failed has a row, and with it a place in the ledger that its end gives back.
-enum Refusal {
-    BeforeInsert(Error),
-    AfterInsert(Error),
-}
-
-impl Refusal {
-    fn into_error(self) -> Error {
-        match self {
-            Refusal::BeforeInsert(error) | Refusal::AfterInsert(error) => error,
-        }
     }
 }
 
