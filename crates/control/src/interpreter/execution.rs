@@ -9,6 +9,7 @@ use cove_protocol::{Control, Event, Request};
 use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::cell::{CellError, CellResult, SANDBOX_GONE};
 use super::events::{self, Events, Scales, Weighed};
@@ -23,6 +24,8 @@ const SIGKILL: i32 = 9;
 
 /// A cell that was interrupted and does not end by itself within this time loses its context.
 const YIELD_WITHIN: Duration = Duration::from_secs(4);
+/// From an interrupt on, what is said waits only so long for a client that does not read: the end of the cell is behind it.
+const HEARD_WITHIN: Duration = Duration::from_secs(2);
 /// The longest line a driver may send; its own limit for one value is half of this.
 const MAX_LINE: usize = 40 << 20;
 /// Puts the cell to the context and streams what happens.
@@ -86,19 +89,37 @@ impl Execution {
             return;
         }
         let (lines_to, mut lines) = mpsc::channel(1);
-        let reader = Reader { id, language: self.context.language.clone(), to: lines_to, scales: Scales::new() };
+        let unheard = CancellationToken::new();
+        let language = self.context.language.clone();
+        let reader = Reader { id, language, to: lines_to, scales: Scales::new(), unheard: unheard.clone() };
         let reading = tokio::spawn(reader.read(from));
 
         let deadline = cell.timeout.map(|limit| (Instant::now() + limit, limit));
         let mut interrupted_at: Option<Instant> = None;
-        let closed = self.to.clone();
+        let client = self.to.clone();
+        // An event that the client has no room for yet. The clock goes on while it waits.
+        let mut waiting: Option<Weighed> = None;
         loop {
             let strike = interrupted_at.map_or(deadline.map(|(at, _)| at), |at| Some(at + YIELD_WITHIN));
+            let patience = interrupted_at.map(|at| at + HEARD_WITHIN);
+            if unheard.is_cancelled()
+                && let Some(event) = waiting.take()
+            {
+                let _ = client.try_send(event);
+            }
             tokio::select! {
-                event = lines.recv() => match event {
-                    Some(event) => { let _ = self.to.send(event).await; }
+                event = lines.recv(), if waiting.is_none() => match event {
+                    Some(event) => waiting = Some(event),
                     None => break,
                 },
+                room = client.reserve(), if waiting.is_some() => {
+                    let event = waiting.take();
+                    // Without a room the receiver is gone.
+                    if let (Ok(room), Some(event)) = (room, event) {
+                        room.send(event);
+                    }
+                }
+                () = wait_until(patience), if !unheard.is_cancelled() => unheard.cancel(),
                 () = wait_until(strike) => {
                     if interrupted_at.is_some() {
                         let control = Control::Signal { signal: SIGKILL, group: true };
@@ -110,7 +131,7 @@ impl Execution {
                         let _ = to.control(&Control::Signal { signal: SIGINT, group: true }).await;
                     }
                 }
-                () = closed.closed(), if interrupted_at.is_none() => {
+                () = client.closed(), if interrupted_at.is_none() => {
                     interrupted_at = Some(Instant::now());
                     let _ = to.control(&Control::Signal { signal: SIGINT, group: true }).await;
                 }
@@ -137,16 +158,19 @@ impl Execution {
                     _ => None,
                 };
                 let error = death(&self.context, exit, interrupted, self.timed_out, account, &words);
-                self.fail(error).await;
-                self.revive().await;
+                // The client may take its time; the context does not wait for it.
+                tokio::join!(self.revive(), self.fail(error));
             }
             End::Broken(reason) => {
-                self.fail(CellError::new("ContextDied", format!("{reason}; its context was ended"))).await;
-                if let Ok(Some(found)) = super::context::lookup(&self.guest, &self.context.id).await {
-                    let kill = Request::Signal { process: Selector::Pid(found.pid), signal: SIGKILL, group: true };
-                    let _ = timeout(YIELD_WITHIN, self.guest.call(&kill)).await;
-                }
-                self.revive().await;
+                let error = CellError::new("ContextDied", format!("{reason}; its context was ended"));
+                let anew = async {
+                    if let Ok(Some(found)) = super::context::lookup(&self.guest, &self.context.id).await {
+                        let kill = Request::Signal { process: Selector::Pid(found.pid), signal: SIGKILL, group: true };
+                        let _ = timeout(YIELD_WITHIN, self.guest.call(&kill)).await;
+                    }
+                    self.revive().await;
+                };
+                tokio::join!(anew, self.fail(error));
             }
         }
     }
@@ -209,6 +233,8 @@ struct Reader {
     language: Language,
     to: mpsc::Sender<Weighed>,
     scales: Scales,
+    /// The client does not read: what finds no room is dropped.
+    unheard: CancellationToken,
 }
 
 /// A driver's line.
@@ -286,7 +312,12 @@ impl Reader {
 
     /// Nobody may be listening any more.
     async fn tell(&self, event: CellEvent, bytes: usize) {
-        let _ = self.to.send(self.scales.weigh(event, bytes).await).await;
+        let weighed = tokio::select! {
+            biased;
+            weighed = self.scales.weigh(event, bytes) => weighed,
+            () = self.unheard.cancelled() => return,
+        };
+        let _ = self.to.send(weighed).await;
     }
 
     async fn read_bash(self, mut from: Receiver) -> End {
@@ -324,5 +355,81 @@ fn keep_last(words: &mut String, bytes: &[u8]) {
     if words.len() > KEPT {
         let cut = (words.len() - KEPT..words.len()).find(|&at| words.is_char_boundary(at)).unwrap_or(0);
         words.drain(..cut);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use cove_protocol::{Frame, Kind, Reply, frame};
+    use tokio::io::DuplexStream;
+
+    use super::*;
+    use crate::guest::{Connect, Pipe};
+
+    /// A guest that has one connection to give.
+    struct Once(std::sync::Mutex<Option<DuplexStream>>);
+
+    #[async_trait]
+    impl Connect for Once {
+        async fn connect(&self) -> Result<Box<dyn Pipe>, GuestError> {
+            let pipe = self.0.lock().unwrap().take();
+            Ok(Box::new(pipe.ok_or(GuestError::Unreachable("gone".into()))?))
+        }
+    }
+
+    /// A Python that prints until it is interrupted, and then ends its cell. Tells every signal.
+    async fn prints_until_interrupted(pipe: DuplexStream, signals: mpsc::UnboundedSender<i32>) {
+        let (mut from, mut to) = tokio::io::split(pipe);
+        frame::read_async(&mut from).await.unwrap();
+        let started = Frame::json(Kind::Reply, &Reply::Started { pid: 1, output_start: 0 });
+        frame::write_async(&mut to, started.kind, &started.payload).await.unwrap();
+        let cell = frame::read_async(&mut from).await.unwrap().unwrap().payload;
+        let id = serde_json::from_slice::<serde_json::Value>(&cell).unwrap()["cell"].clone();
+        let interrupted = CancellationToken::new();
+        let told = interrupted.clone();
+        tokio::spawn(async move {
+            while let Ok(Some(frame)) = frame::read_async(&mut from).await {
+                if let Ok(Control::Signal { signal, .. }) = frame.parse() {
+                    told.cancel();
+                    let _ = signals.send(signal);
+                }
+            }
+        });
+        let line = |event: &str| format!("{}\n", serde_json::json!({"cell": id, "event": event, "text": "x"}));
+        while !interrupted.is_cancelled() {
+            frame::write_async(&mut to, Kind::Stdout, line("stdout").as_bytes()).await.unwrap();
+        }
+        frame::write_async(&mut to, Kind::Stdout, line("done").as_bytes()).await.unwrap();
+        std::future::pending::<()>().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_read_does_not_stop_the_clock() {
+        let (ours, theirs) = tokio::io::duplex(4096);
+        let (signals, mut signalled) = mpsc::unbounded_channel();
+        tokio::spawn(prints_until_interrupted(theirs, signals));
+        let guest = Guest::new(Arc::new(Once(std::sync::Mutex::new(Some(ours)))));
+        let (_, operation) = guest.open(&Request::Ping).await.unwrap();
+        let memory = Memory { sandbox: "a".repeat(20).parse().unwrap(), providers: Vec::new() };
+        let limit = Duration::from_secs(5);
+        let cell = Cell { timeout: Some(limit), ..Cell::new(Language::Python, "while True: print('x')") };
+        let mut events = run(guest, memory, Context::default_of(&Language::Python), operation, cell);
+
+        let began = Instant::now();
+        let signal = timeout(Duration::from_secs(3600), signalled.recv()).await;
+        assert_eq!(signal, Ok(Some(SIGINT)), "the cell runs for ever");
+        assert!(began.elapsed() < limit * 2, "{:?}", began.elapsed());
+        let killed = timeout(Duration::from_secs(60), signalled.recv()).await;
+        assert!(killed.is_err(), "it heeded the interrupt, and its context was ended: {killed:?}");
+
+        let mut last = None;
+        while let Some(event) = events.recv().await {
+            match event {
+                CellEvent::Done => break,
+                event => last = Some(event),
+            }
+        }
+        assert!(matches!(&last, Some(CellEvent::Error(error)) if error.name == "TimeoutError"), "{last:?}");
     }
 }
