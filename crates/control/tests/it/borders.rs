@@ -240,3 +240,23 @@ async fn a_sandbox_of_any_dialect_asks_for_its_token_unless_told_otherwise() {
     let answer = crate::api::at_host(&t, &format!("49983-{id}.localhost"), method, path).await;
     assert_eq!(answer.status, StatusCode::UNAUTHORIZED, "{}", answer.text());
 }
+
+#[tokio::test]
+async fn what_one_door_remembers_another_leaves_alone() {
+    let t = TestApp::new().await;
+    let body = json!({"templateID": "base", "network": {"maskRequestHost": "inside.example"}});
+    let made = call(&t, &t.key, "POST", "/e2b/sandboxes", body.to_string()).await.json();
+    let id = made["sandboxID"].as_str().unwrap();
+    let key = async || {
+        let path = format!("/daytona/api/sandbox/{id}/signing-key");
+        call(&t, &t.key, "GET", &path, String::new()).await.text()
+    };
+    let before = key().await;
+    let network = json!({"denyOut": ["93.184.216.0/24"]});
+    let changed = call(&t, &t.key, "PUT", &format!("/e2b/sandboxes/{id}/network"), network.to_string()).await;
+    assert_eq!(changed.status, StatusCode::NO_CONTENT, "{}", changed.text());
+    assert_eq!(key().await, before, "URLs that were signed before still open their files");
+    let door = t.app.sandbox(&t.caller, id).await.unwrap().door;
+    assert_eq!(door["e2b"]["mask_request_host"], "inside.example", "{door}");
+    assert!(door["daytona"]["signing_key"].is_string(), "{door}");
+}

@@ -29,7 +29,10 @@ impl Facts {
         sandbox.door.get("e2b").and_then(|note| serde_json::from_value(note.clone()).ok()).unwrap_or_default()
     }
 
-    pub fn into_note(self) -> Value {
-        serde_json::json!({ "e2b": self })
+    /// Beside what other doors remember.
+    pub fn into_note(self, door: &Value) -> Value {
+        let mut door = door.as_object().cloned().unwrap_or_default();
+        door.insert("e2b".into(), serde_json::json!(self));
+        door.into()
     }
 }

@@ -99,7 +99,7 @@ async fn create(
         timers,
         public: network.public,
         idempotency_key: idempotency_key(headers)?,
-        door: facts.into_note(),
+        door: facts.into_note(&Value::Null),
         ..NewSandbox::default()
     };
     let sandbox = app.create_sandbox(caller, new).await?;

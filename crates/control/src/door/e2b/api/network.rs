@@ -124,7 +124,7 @@ pub async fn replace(
             network: network.told.clone(),
             ..Facts::of(sandbox)
         };
-        Ok(facts.into_note())
+        Ok(facts.into_note(&sandbox.door))
     };
     app.change_door(&caller, &id, remember).await?;
     Ok(StatusCode::NO_CONTENT)
