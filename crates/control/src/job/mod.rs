@@ -47,6 +47,9 @@ pub enum Line {
 /// The kind of job that is in the line of deliveries.
 pub const DELIVERY: &str = "webhook.deliver";
 
+/// Deliveries of one organisation that a server makes at one time. The rest of its places are for others.
+pub const SHARE: u32 = 64;
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewJob {
     pub kind: String,

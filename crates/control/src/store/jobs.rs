@@ -7,7 +7,7 @@ use super::Store;
 use super::sql::Sql;
 use crate::Error;
 use crate::clock::from_millisecond;
-use crate::job::{DELIVERY, Job, JobState, Line, NewJob};
+use crate::job::{DELIVERY, Job, JobState, Line, NewJob, SHARE};
 
 const COLUMNS: &str =
     "id, kind, subject, organisation, state, run_at, attempts, created_at, finished_at, error, payload";
@@ -28,6 +28,27 @@ fn read(row: &AnyRow) -> Result<Job, Error> {
         error: row.try_get("error")?,
         payload: super::from_body(&payload)?,
     })
+}
+
+/// How many deliveries an organisation may begin now.
+struct Turn {
+    organisation: String,
+    /// Under way on this server.
+    busy: u32,
+    given: u32,
+}
+
+/// Gives places one by one to whoever has fewest; nobody has more than [`SHARE`].
+fn share_out(mut turns: Vec<Turn>, places: u32) -> Vec<Turn> {
+    for _ in 0..places {
+        let next = turns.iter_mut().min_by_key(|turn| turn.busy + turn.given);
+        match next.filter(|turn| turn.busy + turn.given < SHARE) {
+            Some(turn) => turn.given += 1,
+            None => break,
+        }
+    }
+    turns.retain(|turn| turn.given > 0);
+    turns
 }
 
 impl Store {
@@ -60,24 +81,12 @@ impl Store {
         lease: i64,
         limit: u32,
     ) -> Result<Vec<Job>, Error> {
-        let of_the_line = match line {
-            Line::Deliveries => "=",
-            Line::Upkeep => "<>",
+        let candidates = match line {
+            Line::Upkeep => self.due_upkeep(server, now, limit).await?,
+            Line::Deliveries => self.due_deliveries(server, now, limit).await?,
         };
-        let mut sql = Sql::new(format!(
-            "SELECT {COLUMNS} FROM jobs WHERE ((state = 'queued' AND run_at <= {now}) \
-             OR (state = 'running' AND lease_until < {now})) AND kind {of_the_line} '{DELIVERY}' \
-             AND (server IS NULL OR server = "
-        ));
-        sql.bind(server).push(&format!(") ORDER BY run_at LIMIT {limit}"));
-        let mut query = sqlx::query(sqlx::AssertSqlSafe(sql.text));
-        for bind in sql.binds {
-            query = query.bind(bind);
-        }
-        let candidates = query.fetch_all(&self.reads).await?;
         let mut claimed = Vec::new();
-        for row in &candidates {
-            let mut job = read(row)?;
+        for mut job in candidates {
             const CLAIM: &str = "UPDATE jobs SET state = 'running', lease_until = $1, worker = $2, \
                  attempts = attempts + 1 WHERE id = $3 AND attempts = $4 AND state <> 'done' AND state <> 'failed'";
             let claim = sqlx::query(CLAIM).bind(now + lease).bind(server).bind(&job.id).bind(job.attempts);
@@ -89,6 +98,82 @@ impl Store {
             }
         }
         Ok(claimed)
+    }
+
+    async fn due_upkeep(&self, server: &str, now: i64, limit: u32) -> Result<Vec<Job>, Error> {
+        let mut sql = Sql::new(format!(
+            "SELECT {COLUMNS} FROM jobs WHERE ((state = 'queued' AND run_at <= {now}) \
+             OR (state = 'running' AND lease_until < {now})) AND kind <> '{DELIVERY}' \
+             AND (server IS NULL OR server = "
+        ));
+        sql.bind(server).push(&format!(") ORDER BY run_at LIMIT {limit}"));
+        self.candidates(sql).await
+    }
+
+    /// Each goes to the organisation that has fewest under way: one with many, or with receivers that are slow, keeps
+    /// none of the others waiting.
+    async fn due_deliveries(&self, server: &str, now: i64, limit: u32) -> Result<Vec<Job>, Error> {
+        let mut jobs = Vec::new();
+        for turn in share_out(self.turns(server, now).await?, limit) {
+            // What a worker left behind first. One condition each, so that an index knows the order.
+            let lost = format!("state = 'running' AND lease_until < {now}");
+            let waiting = format!("state = 'queued' AND run_at <= {now}");
+            let mut room = turn.given;
+            for condition in [lost, waiting] {
+                let mut sql = Sql::new(format!(
+                    "SELECT {COLUMNS} FROM jobs WHERE kind = '{DELIVERY}' AND {condition} AND organisation = "
+                ));
+                sql.bind(&turn.organisation).push(" AND (server IS NULL OR server = ").bind(server);
+                sql.push(&format!(") ORDER BY run_at LIMIT {room}"));
+                let found = self.candidates(sql).await?;
+                room -= found.len() as u32;
+                jobs.extend(found);
+            }
+        }
+        Ok(jobs)
+    }
+
+    /// Organisations that have deliveries to make, those that wait longest first. However many deliveries there are,
+    /// each organisation is looked up once.
+    async fn turns(&self, server: &str, now: i64) -> Result<Vec<Turn>, Error> {
+        let queued = format!("FROM jobs WHERE kind = '{DELIVERY}' AND state = 'queued'");
+        let waiting = format!(
+            "WITH RECURSIVE waiting (organisation) AS (SELECT MIN(organisation) {queued} UNION ALL \
+             SELECT (SELECT MIN(jobs.organisation) {queued} AND jobs.organisation > waiting.organisation) \
+             FROM waiting WHERE waiting.organisation IS NOT NULL), \
+             oldest AS (SELECT organisation, \
+             (SELECT MIN(jobs.run_at) {queued} AND jobs.organisation = waiting.organisation) AS run_at FROM waiting) \
+             SELECT organisation FROM oldest WHERE run_at <= {now} ORDER BY run_at, organisation"
+        );
+        let under_way = format!(
+            "SELECT organisation, COUNT(CASE WHEN worker = $1 AND lease_until >= {now} THEN 1 END) AS busy, \
+             COUNT(CASE WHEN lease_until < {now} THEN 1 END) AS lost \
+             FROM jobs WHERE kind = '{DELIVERY}' AND state = 'running' GROUP BY organisation"
+        );
+        let mut turns: Vec<Turn> = sqlx::query_scalar(sqlx::AssertSqlSafe(waiting))
+            .fetch_all(&self.reads)
+            .await?
+            .into_iter()
+            .map(|organisation| Turn { organisation, busy: 0, given: 0 })
+            .collect();
+        for row in &sqlx::query(sqlx::AssertSqlSafe(under_way)).bind(server).fetch_all(&self.reads).await? {
+            let organisation: String = row.try_get("organisation")?;
+            let busy = row.try_get::<i64, _>("busy")?.unsigned_abs() as u32;
+            match turns.iter_mut().find(|turn| turn.organisation == organisation) {
+                Some(turn) => turn.busy = busy,
+                None if row.try_get::<i64, _>("lost")? > 0 => turns.push(Turn { organisation, busy, given: 0 }),
+                None => {}
+            }
+        }
+        Ok(turns)
+    }
+
+    async fn candidates(&self, sql: Sql) -> Result<Vec<Job>, Error> {
+        let mut query = sqlx::query(sqlx::AssertSqlSafe(sql.text));
+        for bind in sql.binds {
+            query = query.bind(bind);
+        }
+        query.fetch_all(&self.reads).await?.iter().map(read).collect()
     }
 
     /// What a server is at stays its own.

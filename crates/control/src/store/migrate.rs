@@ -9,6 +9,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (3, "sessions", include_str!("../../migrations/0003_sessions.sql")),
     (5, "samples", include_str!("../../migrations/0005_samples.sql")),
     (6, "job_workers", include_str!("../../migrations/0006_job_workers.sql")),
+    (7, "job_turns", include_str!("../../migrations/0007_job_turns.sql")),
 ];
 
 impl Store {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use cove_control::clock::from_millisecond;
 use cove_control::event::{EventFilter, Kind, NewEvent};
-use cove_control::job::{DELIVERY, Line, NewJob};
+use cove_control::job::{DELIVERY, Job, Line, NewJob, SHARE};
 use cove_control::sandbox::cause::{Cause, Code};
 use cove_control::sandbox::{Filter, NetworkPolicy, Order, Page, Sandbox, State, Timers};
 use cove_control::store::sandboxes::{Along, Inserted, Taken};
@@ -204,6 +204,40 @@ async fn upkeep_does_not_wait_behind_deliveries(store: &Store) {
     }
 }
 
+async fn no_organisation_waits_behind_the_deliveries_of_another(store: &Store) {
+    let job = |organisation: &str, run_at| NewJob {
+        kind: DELIVERY.into(),
+        subject: "x".into(),
+        organisation: organisation.into(),
+        server: None,
+        unique_key: None,
+        run_at: from_millisecond(run_at),
+        payload: serde_json::Value::Null,
+    };
+    for number in 0..200 {
+        store.add_job(&format!("loud{number}"), &job("loud", 1000), 1).await.unwrap();
+    }
+    let of = |jobs: &[Job], organisation: &str| jobs.iter().filter(|job| job.organisation == organisation).count();
+    store.add_job("quiet1", &job("quiet", 1002), 1).await.unwrap();
+    store.add_job("later", &job("quiet", 9000), 1).await.unwrap();
+    let claimed = store.claim_jobs("s3", Line::Deliveries, 1010, 500, 10).await.unwrap();
+    assert_eq!(of(&claimed, "quiet"), 1, "{claimed:?}");
+    assert!(of(&claimed, "loud") > 0);
+    // However slow its receivers are, it has a share of the places and no more.
+    let mut loud = of(&claimed, "loud");
+    for _ in 0..10 {
+        loud += of(&store.claim_jobs("s3", Line::Deliveries, 1020, 500, 32).await.unwrap(), "loud");
+    }
+    assert_eq!(loud, SHARE as usize);
+    store.add_job("quiet2", &job("quiet", 1030), 1).await.unwrap();
+    let claimed = store.claim_jobs("s3", Line::Deliveries, 1030, 500, 1).await.unwrap();
+    assert_eq!(claimed.iter().map(|job| job.id.as_str()).collect::<Vec<_>>(), ["quiet2"]);
+    // Those whose worker went away are taken up again.
+    store.finish_job("quiet2", 1, 1040).await.unwrap();
+    let again = store.claim_jobs("s4", Line::Deliveries, 1600, 500, 40).await.unwrap();
+    assert!(again.iter().any(|job| job.id == "quiet1" && job.attempts == 2), "{again:?}");
+}
+
 async fn events_come_in_order_and_from_any_number_on(store: &Store) {
     let made = sandbox(None, 40);
     let filter = EventFilter { sandbox: Some(made.id.to_string()), ..EventFilter::default() };
@@ -258,6 +292,7 @@ async fn whole_contract(store: &Store) {
     what_a_sandbox_stands_on_is_mentioned_until_it_is_gone(store).await;
     a_job_is_done_by_one_worker_and_found_again_when_it_dies(store).await;
     upkeep_does_not_wait_behind_deliveries(store).await;
+    no_organisation_waits_behind_the_deliveries_of_another(store).await;
     events_come_in_order_and_from_any_number_on(store).await;
     use_is_kept_in_spans(store).await;
     activity_never_goes_back(store).await;
