@@ -26,7 +26,7 @@ use crate::network::Proxy;
 use crate::pool::{Identity, Pool};
 use crate::privilege::{Ids, Privilege};
 use crate::process;
-use crate::reaper::{Exit, Task};
+use crate::reaper::{self, Exit, Task};
 use crate::record::{Life, Records};
 use crate::refused::{Refused, Step};
 use crate::spawner::handle::Spawners;
@@ -286,15 +286,14 @@ impl House {
         let mut live = Live::new(running, pidfd, birth.identity.first_id, group, self.limits(spec).memory);
         live.leash = leash.map(|(_, outer)| outer);
         let written = birth.nest.write_life(&life);
-        if let Err(error) = written.and_then(|()| self.pool.hand_over(life.first_id, pid)) {
-            live.kill()?;
-            return Err(error);
-        }
-        match asked {
+        let born = written
+            .and_then(|()| self.pool.hand_over(life.first_id, pid))
+            .and_then(|()| asked.map_err(|reason| Error::Guest { id: id.clone(), reason }));
+        match born {
             Ok(asked) => Ok((live, asked)),
-            Err(reason) => {
-                live.kill()?;
-                Err(Error::Guest { id: id.clone(), reason })
+            Err(error) => {
+                put_down(&live)?;
+                Err(error)
             }
         }
     }
@@ -528,6 +527,15 @@ fn ended_unseen(life: &Life) -> Ended {
     let now = process::boot();
     let restarted = !now.is_empty() && !life.boot.is_empty() && life.boot != now;
     if restarted { Ended::HostRestarted } else { Ended::Vanished }
+}
+
+/// Ends one whose launch failed after all: its ids go to somebody else next, so nothing of it may be left, not even a zombie.
+fn put_down(live: &Live) -> Result<(), Error> {
+    live.kill()?;
+    if ends_within(&live.pidfd, DYING) {
+        reaper::collect(live.pidfd.as_fd());
+    }
+    Ok(())
 }
 
 fn ends_within(pidfd: &OwnedFd, limit: Timespec) -> bool {

@@ -196,7 +196,7 @@ impl Poll {
 
 /// Takes the exit status. A sandbox that an earlier server started is another's child by now: the kernel notes how it
 /// ended when that parent, usually init, has reaped it.
-fn collect(pidfd: BorrowedFd<'_>) -> Exit {
+pub fn collect(pidfd: BorrowedFd<'_>) -> Exit {
     match rustix::io::retry_on_intr(|| rustix::process::waitid(WaitId::PidFd(pidfd), WaitIdOptions::EXITED)) {
         Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
             (Some(code), _) => Exit::Code(code),
