@@ -138,6 +138,7 @@ impl App {
         self.store().remove_finished_jobs(now - KEEP_JOBS_MS).await?;
         self.store().remove_events_before(now - KEEP_EVENTS_MS).await?;
         self.forget_old_samples().await?;
+        self.forget_ended_sessions().await?;
         self.remove_unused_layers().await?;
         Ok(())
     }

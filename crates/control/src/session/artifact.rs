@@ -40,7 +40,7 @@ pub struct Artifact {
 /// A file's size and time, to see whether it changed.
 pub(super) type Known = HashMap<String, (u64, i64)>;
 
-fn key(session: &str, name: &str) -> Key {
+pub(super) fn key(session: &str, name: &str) -> Key {
     // A file of any name must fit one name of the object store.
     Key::from(format!("artifacts/{session}/{}", crate::key::hash(name)))
 }
@@ -185,7 +185,7 @@ async fn list(guest: &Guest) -> Result<Vec<Entry>, Error> {
     Ok(files)
 }
 
-fn trouble(error: impl std::fmt::Display) -> Error {
+pub(super) fn trouble(error: impl std::fmt::Display) -> Error {
     Error::internal(format!("object store: {error}"))
 }
 

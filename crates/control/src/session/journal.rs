@@ -43,10 +43,21 @@ pub struct Live {
     writers: Mutex<HashMap<String, Arc<Writer>>>,
 }
 
+/// Bytes of one session's journal: it lies in the server's database. The oldest entries give way.
+const MOST_BYTES: i64 = 128 << 20;
+
 pub(super) struct Writer {
-    /// The number of the last entry; `None` until it was looked up.
-    last: AsyncMutex<Option<i64>>,
+    /// `None` until it was looked up.
+    last: AsyncMutex<Option<Tail>>,
     told: watch::Sender<i64>,
+}
+
+/// How far a journal is.
+#[derive(Clone, Copy)]
+struct Tail {
+    /// The number of the last entry.
+    seq: i64,
+    bytes: i64,
 }
 
 impl Live {
@@ -64,9 +75,12 @@ impl App {
     pub(crate) async fn say(&self, session: &str, messages: Vec<Message>) -> Result<(), Error> {
         let writer = self.live_sessions().writer(session);
         let mut last = writer.last.lock().await;
-        let mut seq = match *last {
-            Some(seq) => seq,
-            None => self.store().last_journal(session).await?,
+        let Tail { mut seq, mut bytes } = match *last {
+            Some(tail) => tail,
+            None => {
+                let bytes = self.store().journal_bytes(session).await?;
+                Tail { seq: self.store().last_journal(session).await?, bytes }
+            }
         };
         let at = self.now();
         let entries: Vec<JournalEntry> = messages
@@ -78,8 +92,12 @@ impl App {
             .collect();
         // On trouble the number is looked up anew.
         *last = None;
-        self.store().add_journal(session, &entries).await?;
-        *last = Some(seq);
+        bytes += self.store().add_journal(session, &entries).await?;
+        if bytes > MOST_BYTES {
+            // Somewhat more than must be, so that not every entry has to.
+            bytes -= self.store().shorten_journal(session, bytes - MOST_BYTES + MOST_BYTES / 8).await?;
+        }
+        *last = Some(Tail { seq, bytes });
         writer.told.send_replace(seq);
         Ok(())
     }

@@ -5,9 +5,11 @@
 //!
 //! * [`execute`]: code in the session's interpreter; [`artifact`]: what is kept of it
 //! * [`journal`]: what was said, live and again; [`agent`]: one shot without a session
+//! * [`end`]: nothing of it is kept for ever
 
 pub mod agent;
 pub mod artifact;
+pub mod end;
 pub mod execute;
 pub mod journal;
 
@@ -51,6 +53,7 @@ impl App {
             Some(existing) => self.sandbox(caller, existing).await?,
             None => self.create_sandbox(caller, new.sandbox).await?,
         };
+        self.make_room_for_session(sandbox.id.as_str()).await?;
         let session = Session {
             id: random::id("session"),
             organisation: caller.organisation.clone(),
@@ -87,7 +90,8 @@ impl App {
         Ok(sandbox.map_or(State::Destroyed, |sandbox| sandbox.state))
     }
 
-    /// Ends the session; the sandbox goes with it where it was made for it. Journal and artifacts stay.
+    /// Ends the session; the sandbox goes with it where it was made for it. Journal and artifacts stay for
+    /// [`end::KEPT_DAYS`].
     pub async fn delete_session(&self, caller: &Caller, id: &str) -> Result<(), Error> {
         let session = self.session(caller, id).await?;
         caller.require(Scope::Write)?;

@@ -66,19 +66,95 @@ impl Store {
         Ok(())
     }
 
-    pub async fn add_journal(&self, session: &str, entries: &[JournalEntry]) -> Result<(), Error> {
+    /// Those whose sandbox is gone.
+    pub async fn close_sessions_of_destroyed(&self, now: i64) -> Result<(), Error> {
+        const SQL: &str = "UPDATE sessions SET closed_at = $1 WHERE closed_at IS NULL AND EXISTS \
+             (SELECT 1 FROM sandboxes WHERE sandboxes.id = sessions.sandbox AND sandboxes.state = 'destroyed')";
+        sqlx::query(SQL).bind(now).execute(&self.writes).await?;
+        Ok(())
+    }
+
+    pub async fn sessions_closed_before(&self, at: i64, limit: i64) -> Result<Vec<String>, Error> {
+        const SQL: &str = "SELECT id FROM sessions WHERE closed_at < $1 ORDER BY closed_at LIMIT $2";
+        Ok(sqlx::query_scalar(SQL).bind(at).bind(limit).fetch_all(&self.reads).await?)
+    }
+
+    pub async fn count_sessions_of(&self, sandbox: &str) -> Result<i64, Error> {
+        const SQL: &str = "SELECT COUNT(*) FROM sessions WHERE sandbox = $1";
+        Ok(sqlx::query_scalar(SQL).bind(sandbox).fetch_one(&self.reads).await?)
+    }
+
+    pub async fn oldest_closed_session_of(&self, sandbox: &str) -> Result<Option<String>, Error> {
+        const SQL: &str =
+            "SELECT id FROM sessions WHERE sandbox = $1 AND closed_at IS NOT NULL ORDER BY created_at, id LIMIT 1";
+        Ok(sqlx::query_scalar(SQL).bind(sandbox).fetch_optional(&self.reads).await?)
+    }
+
+    /// With its journal, piece by piece so that nobody waits long to write, and the list of its artifacts.
+    pub async fn remove_session(&self, session: &str) -> Result<(), Error> {
+        const PIECE: &str = "DELETE FROM journal_entries WHERE session = $1 AND seq < \
+             (SELECT MIN(seq) + 256 FROM journal_entries WHERE session = $1)";
+        while sqlx::query(PIECE).bind(session).execute(&self.writes).await?.rows_affected() > 0 {}
+        sqlx::query("DELETE FROM artifacts WHERE session = $1").bind(session).execute(&self.writes).await?;
+        sqlx::query("DELETE FROM sessions WHERE id = $1").bind(session).execute(&self.writes).await?;
+        Ok(())
+    }
+
+    /// Says how many bytes it wrote. Of a session that was removed meanwhile nothing comes back.
+    pub async fn add_journal(&self, session: &str, entries: &[JournalEntry]) -> Result<i64, Error> {
+        let mut bytes = 0;
         let mut transaction = self.writes.begin().await?;
+        let there: Option<String> = sqlx::query_scalar("SELECT id FROM sessions WHERE id = $1")
+            .bind(session)
+            .fetch_optional(&mut *transaction)
+            .await?;
+        if there.is_none() {
+            return Err(Error::not_found("session", session));
+        }
         for entry in entries {
+            let body = to_body(&entry.message)?;
+            bytes += body.len() as i64;
             sqlx::query("INSERT INTO journal_entries (session, seq, at, body) VALUES ($1, $2, $3, $4)")
                 .bind(session)
                 .bind(entry.seq)
                 .bind(entry.at.as_millisecond())
-                .bind(to_body(&entry.message)?)
+                .bind(body)
                 .execute(&mut *transaction)
                 .await?;
         }
         transaction.commit().await?;
-        Ok(())
+        Ok(bytes)
+    }
+
+    pub async fn journal_bytes(&self, session: &str) -> Result<i64, Error> {
+        const SQL: &str = "SELECT CAST(SUM(OCTET_LENGTH(body)) AS BIGINT) FROM journal_entries WHERE session = $1";
+        let bytes: Option<i64> = sqlx::query_scalar(SQL).bind(session).fetch_one(&self.reads).await?;
+        Ok(bytes.unwrap_or(0))
+    }
+
+    /// Removes the oldest entries, so many bytes of them or a little more. Says how many.
+    pub async fn shorten_journal(&self, session: &str, surplus: i64) -> Result<i64, Error> {
+        const OLDEST: &str = "SELECT seq, CAST(OCTET_LENGTH(body) AS BIGINT) AS bytes FROM journal_entries \
+             WHERE session = $1 ORDER BY seq LIMIT 256";
+        let mut removed = 0;
+        while removed < surplus {
+            let rows = sqlx::query(OLDEST).bind(session).fetch_all(&self.reads).await?;
+            let mut through = None;
+            for row in &rows {
+                if removed >= surplus {
+                    break;
+                }
+                through = Some(row.try_get::<i64, _>("seq")?);
+                removed += row.try_get::<i64, _>("bytes")?;
+            }
+            let Some(through) = through else { break };
+            sqlx::query("DELETE FROM journal_entries WHERE session = $1 AND seq <= $2")
+                .bind(session)
+                .bind(through)
+                .execute(&self.writes)
+                .await?;
+        }
+        Ok(removed)
     }
 
     /// Entries after `after`, in order.

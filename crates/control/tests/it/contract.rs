@@ -7,6 +7,7 @@ use cove_control::event::{EventFilter, Kind, NewEvent};
 use cove_control::job::{DELIVERY, Job, Line, NewJob, SHARE};
 use cove_control::sandbox::cause::{Cause, Code};
 use cove_control::sandbox::{Filter, NetworkPolicy, Order, Page, Sandbox, State, Timers};
+use cove_control::session::{JournalEntry, Message, Session, Stream};
 use cove_control::store::sandboxes::{Along, Inserted, Taken};
 use cove_control::store::usage::{Rate, Span};
 use cove_control::store::{Store, Written};
@@ -238,6 +239,54 @@ async fn no_organisation_waits_behind_the_deliveries_of_another(store: &Store) {
     assert!(again.iter().any(|job| job.id == "quiet1" && job.attempts == 2), "{again:?}");
 }
 
+async fn a_session_ends_with_its_sandbox_and_goes_with_all_that_it_said(store: &Store) {
+    let mut sandbox = sandbox(None, 40);
+    store.insert_sandbox(&sandbox, None).await.unwrap();
+    let session = Session {
+        id: "session_1".into(),
+        organisation: "o".into(),
+        sandbox: sandbox.id.to_string(),
+        provider: "fake".into(),
+        template: "base".into(),
+        created_at: from_millisecond(40),
+        closed_at: None,
+        owns_sandbox: false,
+    };
+    store.insert_session(&session).await.unwrap();
+    assert_eq!(store.count_sessions_of(sandbox.id.as_str()).await.unwrap(), 1);
+    let said = |seq| JournalEntry {
+        seq,
+        at: from_millisecond(40),
+        message: Message::Log { stream: Stream::Stdout, content: "ä".repeat(100) },
+    };
+    let entries: Vec<JournalEntry> = (1..=600).map(said).collect();
+    let bytes = store.add_journal("session_1", &entries).await.unwrap();
+    assert_eq!(store.journal_bytes("session_1").await.unwrap(), bytes);
+    // The oldest entries give way, the newest stay.
+    assert_eq!(store.shorten_journal("session_1", bytes / 2).await.unwrap(), bytes / 2);
+    let left = store.journal("session_1", 0, 1000).await.unwrap();
+    assert_eq!((left.len(), left[0].seq, left[299].seq), (300, 301, 600));
+    assert_eq!(store.journal_bytes("session_1").await.unwrap(), bytes / 2);
+
+    store.close_sessions_of_destroyed(50).await.unwrap();
+    assert_eq!(store.session("o", "session_1").await.unwrap().unwrap().closed_at, None);
+    sandbox.state = State::Destroyed;
+    assert_eq!(store.update_sandbox(&mut sandbox, None).await.unwrap(), Written::Done);
+    store.close_sessions_of_destroyed(50).await.unwrap();
+    store.close_sessions_of_destroyed(60).await.unwrap();
+    let ended = store.session("o", "session_1").await.unwrap().unwrap();
+    assert_eq!(ended.closed_at, Some(from_millisecond(50)));
+    let oldest = store.oldest_closed_session_of(sandbox.id.as_str()).await.unwrap();
+    assert_eq!(oldest.as_deref(), Some("session_1"));
+    assert!(store.sessions_closed_before(50, 10).await.unwrap().is_empty());
+    assert_eq!(store.sessions_closed_before(51, 10).await.unwrap(), ["session_1"]);
+    store.remove_session("session_1").await.unwrap();
+    assert!(store.session("o", "session_1").await.unwrap().is_none());
+    // What is still said in it leaves nothing.
+    store.add_journal("session_1", &entries).await.unwrap_err();
+    assert_eq!(store.last_journal("session_1").await.unwrap(), 0);
+}
+
 async fn events_come_in_order_and_from_any_number_on(store: &Store) {
     let made = sandbox(None, 40);
     let filter = EventFilter { sandbox: Some(made.id.to_string()), ..EventFilter::default() };
@@ -293,6 +342,7 @@ async fn whole_contract(store: &Store) {
     a_job_is_done_by_one_worker_and_found_again_when_it_dies(store).await;
     upkeep_does_not_wait_behind_deliveries(store).await;
     no_organisation_waits_behind_the_deliveries_of_another(store).await;
+    a_session_ends_with_its_sandbox_and_goes_with_all_that_it_said(store).await;
     events_come_in_order_and_from_any_number_on(store).await;
     use_is_kept_in_spans(store).await;
     activity_never_goes_back(store).await;

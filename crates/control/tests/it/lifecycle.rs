@@ -4,6 +4,7 @@ use cove_control::job::JobState;
 use cove_control::provider::ProviderError;
 use cove_control::sandbox::cause::Code;
 use cove_control::sandbox::{Expiry, IfExists, LimitsChange, NetworkPolicy, NewSandbox, State, TimersChange};
+use cove_control::session::NewSession;
 use cove_control::store::Store;
 use cove_control::{App, Error};
 use cove_engine::state::Ended;
@@ -256,4 +257,32 @@ async fn a_destroy_that_fails_is_tried_again_until_nothing_remains() {
     t.clock.advance(Duration::from_secs(5));
     t.app.begin();
     eventually("nothing remains", || async { t.fake.ids().is_empty() }).await;
+}
+
+#[tokio::test]
+async fn sessions_are_not_kept_for_ever() {
+    let t = TestApp::new().await;
+    let sandbox = t.app.create_sandbox(&t.caller, NewSandbox::default()).await.unwrap();
+    let on = || NewSession { existing: Some(sandbox.id.to_string()), ..NewSession::default() };
+    let first = t.app.create_session(&t.caller, on()).await.unwrap();
+    for _ in 1..64 {
+        t.app.create_session(&t.caller, on()).await.unwrap();
+    }
+    let refused = t.app.create_session(&t.caller, on()).await.unwrap_err().to_string();
+    assert_eq!(refused, "a sandbox has at most 64 sessions; end some");
+    // One that ended gives way to a new one.
+    t.app.delete_session(&t.caller, &first.id).await.unwrap();
+    let last = t.app.create_session(&t.caller, on()).await.unwrap();
+    t.app.session(&t.caller, &first.id).await.unwrap_err();
+
+    // The others end with their sandbox, can be read for a while, and go.
+    t.app.destroy(&t.caller, sandbox.id.as_str()).await.unwrap();
+    t.app.begin();
+    let ended = async || t.app.session(&t.caller, &last.id).await.unwrap().closed_at.is_some();
+    eventually("a session ends with its sandbox", ended).await;
+    t.clock.advance(Duration::from_secs(31 * 24 * 3600));
+    let t = t.killed_and_restarted().await;
+    t.app.begin();
+    let gone = async || t.app.list_sessions(&t.caller, None, 10).await.unwrap().items.is_empty();
+    eventually("sessions that ended long ago are removed", gone).await;
 }

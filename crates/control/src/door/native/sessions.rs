@@ -144,7 +144,7 @@ pub struct DeleteQuery {
 
 /// End a session
 ///
-/// The sandbox that was made for it is destroyed; journal and artifacts stay.
+/// The sandbox that was made for it is destroyed; journal and artifacts stay for 30 days.
 #[utoipa::path(delete, path = "/sessions/{id}", tag = "sessions", params(("id" = String, Path), DeleteQuery),
     responses((status = 204, description = "Ended")))]
 pub async fn delete(
