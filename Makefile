@@ -27,9 +27,10 @@ test-quick: ## format, lints and the tests that need no SDK
 	@scripts/setup build
 	@scripts/test quick
 
-test-long: ## kill the server 200 times under load on each store, restart it with 1,000 sandboxes; COVE_SEED repeats a run
+test-long: ## 2,000 lives of sandboxes; the server killed 200 times under load on each store, restarted with 1,000 sandboxes; COVE_SEED repeats a run
 	@scripts/setup test
 	@scripts/claim
+	@COVE_LONG=1 cargo nextest run --profile long --package cove-engine --test soak
 	@COVE_LONG=1 cargo nextest run --profile long --package cove --test it crash:: restart::
 
 bench: ## measure beside other runtimes, in one run; writes bench/results/ (BENCH=--quick for five minutes)
