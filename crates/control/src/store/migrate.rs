@@ -1,6 +1,6 @@
 //! Migrations by number and name, the same for both databases.
 
-use super::{Dialect, Store, is_unique_violation};
+use super::{Dialect, Store};
 use crate::Error;
 
 const MIGRATIONS: &[(i64, &str, &str)] = &[
@@ -16,17 +16,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
 impl Store {
     /// Brings the database to the newest form, in one transaction each. A database that is newer is refused.
     pub(super) async fn migrate(&self) -> Result<(), Error> {
-        let made = sqlx::query(
-            "CREATE TABLE IF NOT EXISTS migrations (number BIGINT PRIMARY KEY, name TEXT NOT NULL, applied_at BIGINT NOT NULL)",
-        )
-        .execute(&self.writes)
-        .await;
-        match made {
-            Ok(_) => {}
-            // PostgreSQL does not keep two that make the same table at once apart: the other has made it.
-            Err(error) if is_unique_violation(&error) => {}
-            Err(error) => return Err(error.into()),
-        }
+        self.make_list().await?;
         let applied: Option<i64> =
             sqlx::query_scalar("SELECT MAX(number) FROM migrations").fetch_one(&self.writes).await?;
         let applied = applied.unwrap_or(0);
@@ -39,6 +29,22 @@ impl Store {
         for (number, name, text) in MIGRATIONS.iter().filter(|(number, ..)| *number > applied) {
             self.migrate_one(*number, name, text).await?;
         }
+        Ok(())
+    }
+
+    /// The table of what was done. PostgreSQL does not keep two that make the same table at once apart, so they take turns.
+    async fn make_list(&self) -> Result<(), Error> {
+        const LIST: &str = "CREATE TABLE IF NOT EXISTS migrations \
+             (number BIGINT PRIMARY KEY, name TEXT NOT NULL, applied_at BIGINT NOT NULL)";
+        let mut transaction = self.writes.begin().await?;
+        if self.dialect == Dialect::Postgres {
+            // The number means nothing but this.
+            sqlx::query("DO $$ BEGIN PERFORM pg_advisory_xact_lock(6722881); END $$")
+                .execute(&mut *transaction)
+                .await?;
+        }
+        sqlx::query(LIST).execute(&mut *transaction).await?;
+        transaction.commit().await?;
         Ok(())
     }
 
