@@ -13,6 +13,10 @@ use crate::rate::Refused;
 use crate::sandbox::state::Denied;
 
 const QUOTA_AGAIN: Duration = Duration::from_secs(1);
+/// A restart of a database takes seconds.
+const DATABASE_AGAIN: Duration = Duration::from_secs(5);
+/// The server looks four times a second; somebody has to make room first.
+const FULL_AGAIN: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -41,6 +45,9 @@ pub enum Error {
     /// No room now.
     #[error("{message}")]
     Exhausted { message: String, retry_after: Duration },
+    /// A disk of this server is full, or nearly.
+    #[error("{0}")]
+    Full(String),
     /// The provider cannot do this at all.
     #[error("{0}")]
     Unsupported(String),
@@ -52,6 +59,9 @@ pub enum Error {
     /// An archive could not be written, read or removed: the object store's doing. The sandbox is as it was.
     #[error("the archive of sandbox {id} could not be {verb}: {reason}")]
     Archive { id: String, verb: &'static str, reason: String },
+    /// The database does not answer, or cannot be written. It may pass.
+    #[error("the server's database cannot be used now; try again")]
+    Unavailable { detail: String },
     /// Our fault; the detail is for the log alone.
     #[error("internal error; the server's log has the details")]
     Internal { detail: String },
@@ -77,7 +87,7 @@ impl Error {
     /// What the log should say that the caller must not read; `None` where the sentence is all there is.
     pub fn detail(&self) -> Option<&str> {
         match self {
-            Error::Internal { detail } => Some(detail),
+            Error::Internal { detail } | Error::Unavailable { detail } => Some(detail),
             _ => None,
         }
     }
@@ -87,8 +97,10 @@ impl Error {
         match self {
             Error::RateLimited(refused) => Some(refused.retry_after),
             Error::Exhausted { retry_after, .. } => Some(*retry_after),
+            Error::Full(_) => Some(FULL_AGAIN),
             // There is room again when a sandbox of the same organisation ends: nobody knows when, but it may be soon.
             Error::Quota { .. } => Some(QUOTA_AGAIN),
+            Error::Unavailable { .. } => Some(DATABASE_AGAIN),
             _ => None,
         }
     }
@@ -113,11 +125,13 @@ impl Error {
             Error::Quota { .. } => "quota_exceeded",
             Error::RateLimited(_) => "rate_limited",
             Error::Exhausted { .. } => "no_capacity",
+            Error::Full(_) => "disk_full",
             Error::Unsupported(_) => "unsupported",
             Error::Elsewhere { .. } => "elsewhere",
             Error::Guest(GuestError::Failed(_)) => "refused_inside",
             Error::Guest(_) => "unreachable",
             Error::Archive { .. } => "archive",
+            Error::Unavailable { .. } => "unavailable",
             Error::Internal { .. } => "internal",
         }
     }
@@ -125,8 +139,48 @@ impl Error {
 
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
-        Error::internal(format!("store: {error}"))
+        let detail = format!("store: {error}");
+        match &error {
+            sqlx::Error::Encode(_) => Error::invalid("text", "must not hold a NUL byte"),
+            sqlx::Error::Database(database) => from_code(database.code().as_deref().unwrap_or_default(), detail),
+            sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::StorageFull => full(&detail),
+            sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::Protocol(_)
+            | sqlx::Error::PoolTimedOut
+            | sqlx::Error::PoolClosed
+            | sqlx::Error::WorkerCrashed => Error::Unavailable { detail },
+            _ => Error::Internal { detail },
+        }
     }
+}
+
+/// By PostgreSQL's SQLSTATE, which has five letters, or SQLite's number, whose lowest byte is its kind.
+/// https://www.postgresql.org/docs/current/errcodes-appendix.html, https://www.sqlite.org/rescode.html
+fn from_code(code: &str, detail: String) -> Error {
+    if code.len() == 5 {
+        return match (code, &code[..2]) {
+            ("53100", _) => full(&detail),
+            // Text that its encoding does not have: a NUL.
+            ("22021", _) => Error::invalid("text", "must not hold a NUL byte"),
+            // Read-only, as a standby is; deadlock; a new connection would do.
+            ("25006" | "40001" | "40P01", _) => Error::Unavailable { detail },
+            // Connection, resources, an operator's doing (shutdown, statement timeout), its own system.
+            (_, "08" | "53" | "57" | "58") => Error::Unavailable { detail },
+            _ => Error::Internal { detail },
+        };
+    }
+    match code.parse::<u32>().map(|code| code & 0xff) {
+        Ok(13) => full(&detail),
+        // BUSY, LOCKED, NOMEM, READONLY, IOERR, CANTOPEN, PROTOCOL.
+        Ok(5 | 6 | 7 | 8 | 10 | 14 | 15) => Error::Unavailable { detail },
+        _ => Error::Internal { detail },
+    }
+}
+
+fn full(detail: &str) -> Error {
+    tracing::error!(detail, "the disk of the database is full");
+    Error::Full("the disk of the server's database is full; nothing was written".into())
 }
 
 impl From<ProviderError> for Error {

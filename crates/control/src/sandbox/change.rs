@@ -258,7 +258,7 @@ impl App {
             let mut sandbox = self.there(id).await?;
             let span = change(self, &mut sandbox)?;
             let event = self.sandbox_event(&sandbox, Kind::Updated);
-            let along = Along { event: Some(&event), span: span.as_ref(), audit: Some(asked) };
+            let along = Along { event: Some(&event), span: span.as_ref(), audit: Some(asked), ..Along::default() };
             if self.store().update_sandbox_along(&mut sandbox, along).await? == Written::Done {
                 self.announce(sandbox.state, &sandbox);
                 return Ok(sandbox);

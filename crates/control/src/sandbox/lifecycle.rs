@@ -13,8 +13,8 @@ use super::state::{self, Denied, Effect, Event};
 use super::{Sandbox, State};
 use crate::audit::Entry;
 use crate::event::Kind;
-use crate::store::Written;
 use crate::store::sandboxes::Along;
+use crate::store::{Lasting, Written};
 use crate::{App, Caller, Error, Scope};
 
 /// What processes get between SIGTERM and SIGKILL when their sandbox is stopped.
@@ -244,7 +244,7 @@ impl App {
         }
         next.metered_from = metered.metered_from;
         let event = kind_of(from, to).map(|kind| self.sandbox_event(&next, kind));
-        let along = Along { event: event.as_ref(), span: metered.span.as_ref(), audit: asked };
+        let along = Along { event: event.as_ref(), span: metered.span.as_ref(), audit: asked, lasting: lasting(to) };
         let written = self.store().update_sandbox_along(&mut next, along).await?;
         if written == Written::Done {
             *sandbox = next;
@@ -294,6 +294,23 @@ impl App {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// Processes do not outlive a power cut: a state on the way to or from having them is found out again. What changes files
+/// is on the disk before they are touched, and what a caller is told of before the answer.
+fn lasting(to: State) -> Lasting {
+    match to {
+        State::Creating | State::Starting | State::Pausing | State::Resuming | State::Stopping => Lasting::Soon,
+        State::Running
+        | State::Paused
+        | State::Stopped
+        | State::Archiving
+        | State::Archived
+        | State::Restoring
+        | State::Destroying
+        | State::Destroyed
+        | State::Failed => Lasting::Synced,
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) fn insert(entry: &Entry) -> Statement {
 impl Store {
     /// By itself; a change of a sandbox takes its entry along in its own transaction.
     pub async fn add_audit(&self, entry: &Entry) -> Result<(), Error> {
-        insert(entry).execute(&self.writes).await?;
+        self.execute(insert(entry)).await?;
         Ok(())
     }
 

@@ -2,16 +2,12 @@
 //!
 //! PostgreSQL gets them one by one, in a transaction. To SQLite each would be a message to the connection's thread and
 //! back, and the beginning and the end one more, which takes longer than the writing: there they go as one text,
-//! numbered through, and every statement asks whether the one before it changed anything.
+//! numbered through. Where the first statement decides, every other asks whether the one before it changed anything.
+//! `write` carries changes out.
 
-use futures::TryStreamExt as _;
 use sqlx::any::AnyArguments;
-use sqlx::pool::PoolConnection;
 use sqlx::query::Query;
 use sqlx::{Any, AssertSqlSafe, Executor};
-
-use super::{Dialect, Store, Written};
-use crate::sandbox::Sandbox;
 
 #[derive(Debug, Clone)]
 pub(super) enum Value {
@@ -22,6 +18,12 @@ pub(super) enum Value {
 impl From<&str> for Value {
     fn from(text: &str) -> Self {
         Value::Text(Some(text.to_owned()))
+    }
+}
+
+impl From<&String> for Value {
+    fn from(text: &String) -> Self {
+        text.as_str().into()
     }
 }
 
@@ -72,12 +74,20 @@ impl Statement {
         Statement { text: Text::Other(text), values: values.into() }
     }
 
-    /// By itself, or in a transaction of the caller's. Says how many rows it changed.
+    /// Executes it on a connection. Returns how many rows it changed.
     pub(super) async fn execute<'e>(self, executor: impl Executor<'e, Database = Any>) -> Result<u64, sqlx::Error> {
         let mut text = String::new();
         self.write(&mut text, 0, Asks::Nothing);
         let query = bind(sqlx::query(AssertSqlSafe(text)), self.values);
         Ok(query.execute(executor).await?.rows_affected())
+    }
+
+    fn is_insert(&self) -> bool {
+        matches!(self.text, Text::Insert { .. })
+    }
+
+    fn holds_nul(&self) -> bool {
+        self.values.iter().any(|value| matches!(value, Value::Text(Some(text)) if text.contains('\0')))
     }
 
     /// Its text, with values numbered from after `before`.
@@ -96,12 +106,21 @@ impl Statement {
                     }
                 }
             }
-            Text::Other(text) => {
-                debug_assert!(before == 0, "only inserts follow");
-                write!(to, "{text}")
-            }
+            Text::Other(text) => write!(to, "{}", renumber(text, before)),
         };
     }
+}
+
+/// The same text, with its values numbered from after `before`. No text of ours has a `$` for anything else.
+fn renumber(text: &str, before: usize) -> String {
+    let mut parts = text.split('$');
+    let mut renumbered = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let digits = part.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(part.len());
+        let number: usize = part[..digits].parse().expect("values are numbered");
+        renumbered.push_str(&format!("${}{}", before + number, &part[digits..]));
+    }
+    renumbered
 }
 
 /// Whether a statement is carried out in any case.
@@ -111,181 +130,96 @@ enum Asks {
     TheOneBefore,
 }
 
-fn bind(query: Query<'_, Any, AnyArguments>, values: Vec<Value>) -> Query<'_, Any, AnyArguments> {
+pub(super) fn bind(query: Query<'_, Any, AnyArguments>, values: Vec<Value>) -> Query<'_, Any, AnyArguments> {
     values.into_iter().fold(query, |query, value| match value {
         Value::Text(text) => query.bind(text),
         Value::Number(number) => query.bind(number),
     })
 }
 
-/// The first statement decides: where it changes no row, nothing else of the change happens.
+/// Which statements of a change are carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// Where the first changes no row, nothing else of the change happens.
+    FirstDecides,
+    All,
+}
+
+/// When a write that is committed must be on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Lasting {
+    /// Before its writer goes on: a caller is told of it.
+    #[default]
+    Synced,
+    /// With the next write that is synced. Nobody is told of it yet, or it is found out again after a power cut.
+    Soon,
+}
+
 #[derive(Debug, Clone)]
 pub(super) struct Change {
-    first: Statement,
-    then: Vec<Statement>,
+    pub(super) statements: Vec<Statement>,
+    pub(super) rule: Rule,
+    pub(super) lasting: Lasting,
+}
+
+impl From<Statement> for Change {
+    fn from(statement: Statement) -> Self {
+        Change::new(statement)
+    }
 }
 
 impl Change {
+    /// Begins with the statement that decides.
     pub(super) fn new(first: Statement) -> Self {
-        Change { first, then: Vec::new() }
+        Change { statements: vec![first], rule: Rule::FirstDecides, lasting: Lasting::Synced }
     }
 
-    /// Rows that go with it.
+    /// Statements that do not depend on one another.
+    pub(super) fn all(statements: Vec<Statement>) -> Self {
+        Change { statements, rule: Rule::All, lasting: Lasting::Synced }
+    }
+
+    /// What goes with it.
     pub(super) fn with(mut self, statements: impl IntoIterator<Item = Statement>) -> Self {
-        self.then.extend(statements);
+        self.statements.extend(statements);
         self
     }
 
-    /// One text; a statement alone is a transaction by itself.
-    fn at_once(self) -> (String, Vec<Value>) {
-        let alone = self.is_alone();
-        let mut text = String::from(if alone { "" } else { "BEGIN IMMEDIATE; " });
-        self.first.write(&mut text, 0, Asks::Nothing);
-        let mut values = self.first.values;
-        for statement in self.then {
-            text.push_str("; ");
-            statement.write(&mut text, values.len(), Asks::TheOneBefore);
+    pub(super) fn lasting(mut self, lasting: Lasting) -> Self {
+        self.lasting = lasting;
+        self
+    }
+
+    /// PostgreSQL has no text with a NUL, so SQLite has none either.
+    pub(super) fn check(&self) -> Result<(), sqlx::Error> {
+        if self.statements.iter().any(Statement::holds_nul) {
+            return Err(sqlx::Error::Encode("a text holds a NUL byte".into()));
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_alone(&self) -> bool {
+        self.statements.len() == 1
+    }
+
+    /// What SQLite gets, text by text; each follows if the one before it did something. Mostly one, and two where the
+    /// first statement decides about others that cannot ask.
+    pub(super) fn texts(self) -> Vec<(String, Vec<Value>)> {
+        let asked = self.rule == Rule::FirstDecides && self.statements.iter().skip(1).all(Statement::is_insert);
+        let asks = if asked { Asks::TheOneBefore } else { Asks::Nothing };
+        let mut texts = vec![(String::from("BEGIN IMMEDIATE"), Vec::new())];
+        for (place, statement) in self.statements.into_iter().enumerate() {
+            if place == 1 && self.rule == Rule::FirstDecides && !asked {
+                texts.push(Default::default());
+            }
+            let (text, values) = texts.last_mut().expect("begun above");
+            if !text.is_empty() {
+                text.push_str("; ");
+            }
+            statement.write(text, values.len(), if place == 0 { Asks::Nothing } else { asks });
             values.extend(statement.values);
         }
-        if !alone {
-            text.push_str("; COMMIT");
-        }
-        (text, values)
-    }
-
-    fn is_alone(&self) -> bool {
-        self.then.is_empty()
-    }
-}
-
-impl Store {
-    /// Carries the change out. `becomes` is the sandbox that it is about, as it is afterwards.
-    pub(super) async fn write(&self, change: Change, becomes: Option<&Sandbox>) -> Result<Written, sqlx::Error> {
-        match self.dialect {
-            Dialect::Sqlite => self.write_at_once(change, becomes).await,
-            Dialect::Postgres if change.is_alone() => Ok(written(change.first.execute(&self.writes).await?)),
-            Dialect::Postgres => self.write_one_by_one(change).await,
-        }
-    }
-
-    async fn write_one_by_one(&self, change: Change) -> Result<Written, sqlx::Error> {
-        let mut transaction = self.writes.begin().await?;
-        // What fails, or changes nothing, is rolled back when the transaction is dropped.
-        if change.first.execute(&mut *transaction).await? == 0 {
-            return Ok(Written::Overtaken);
-        }
-        for statement in change.then {
-            statement.execute(&mut *transaction).await?;
-        }
-        transaction.commit().await?;
-        Ok(Written::Done)
-    }
-
-    async fn write_at_once(&self, change: Change, becomes: Option<&Sandbox>) -> Result<Written, sqlx::Error> {
-        // BEGIN is the first of several.
-        let deciding = if change.is_alone() { 0 } else { 1 };
-        let (text, values) = change.at_once();
-        let mut held = Held(Some(self.writes.acquire().await?));
-        // Nobody else writes now, and whoever waits for this may go away at any moment: nothing is held until it is done.
-        if let Some(sandbox) = becomes {
-            self.recent.forget(&sandbox.id);
-        }
-        let counts: Result<Vec<u64>, sqlx::Error> = async {
-            let query = bind(sqlx::query(AssertSqlSafe(text)), values);
-            let results = held.connection().fetch_many(query);
-            let counts = results.try_filter_map(async |result| Ok(result.left().map(|done| done.rows_affected())));
-            counts.try_collect().await
-        }
-        .await;
-        let result = counts.map(|counts| written(counts.get(deciding).copied().unwrap_or(0)));
-        if let (Ok(Written::Done), Some(sandbox)) = (&result, becomes) {
-            self.recent.put(sandbox);
-        }
-        if result.is_ok() || held.connection().execute("ROLLBACK").await.is_ok() {
-            held.give_back();
-        }
-        result
-    }
-}
-
-fn written(rows: u64) -> Written {
-    if rows > 0 { Written::Done } else { Written::Overtaken }
-}
-
-/// A connection on which a transaction may be open. Dropped before it is known to be over, because nobody waits any more
-/// or because the database is in trouble, it is closed, which rolls back: the next user must not find it.
-struct Held(Option<PoolConnection<Any>>);
-
-impl Held {
-    fn connection(&mut self) -> &mut sqlx::AnyConnection {
-        self.0.as_mut().expect("held until it is given back")
-    }
-
-    fn give_back(&mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if let Some(connection) = self.0.take() {
-            drop(connection.detach());
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::future::Future as _;
-    use std::task::{Context, Waker};
-
-    use super::*;
-
-    fn organisation(id: &str) -> Statement {
-        Statement::insert("organisations", "id, created_at, body", [id.into(), 1.into(), "{}".into()])
-    }
-
-    async fn store() -> (tempfile::TempDir, Store) {
-        let directory = tempfile::tempdir().unwrap();
-        let store = Store::sqlite(&directory.path().join("cove.db")).await.unwrap();
-        (directory, store)
-    }
-
-    async fn count(store: &Store) -> i64 {
-        sqlx::query_scalar("SELECT COUNT(*) FROM organisations").fetch_one(&store.writes).await.unwrap()
-    }
-
-    #[tokio::test]
-    async fn a_change_happens_whole_or_not_at_all() {
-        let (_directory, store) = store().await;
-        let two = Change::new(organisation("a")).with([organisation("b")]);
-        assert_eq!(store.write(two, None).await.unwrap(), Written::Done);
-        let taken = Change::new(organisation("c")).with([organisation("a")]);
-        assert!(store.write(taken, None).await.is_err());
-        let nothing = Statement::other("UPDATE organisations SET body = $1 WHERE id = $2", ["{}".into(), "x".into()]);
-        let overtaken = Change::new(nothing).with([organisation("d"), organisation("e")]);
-        assert_eq!(store.write(overtaken, None).await.unwrap(), Written::Overtaken);
-        assert_eq!(count(&store).await, 2);
-    }
-
-    #[tokio::test]
-    async fn a_change_that_nobody_waits_for_leaves_no_transaction_open() {
-        let (_directory, store) = store().await;
-        for steps in 0..20 {
-            let name = |part: &str| format!("{part}{steps}");
-            let change = Change::new(organisation(&name("a"))).with([organisation(&name("b"))]);
-            let mut writing = Box::pin(store.write(change, None));
-            for _ in 0..steps {
-                if writing.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
-                    break;
-                }
-                tokio::task::yield_now().await;
-            }
-            drop(writing);
-            // Whatever became of it, the next finds a connection without a transaction, and both rows or none.
-            let next = Change::new(organisation(&name("c"))).with([organisation(&name("d"))]);
-            assert_eq!(store.write(next, None).await.unwrap(), Written::Done);
-            assert_eq!(count(&store).await % 2, 0, "after {steps} steps");
-        }
+        texts.last_mut().expect("begun above").0.push_str("; COMMIT");
+        texts
     }
 }

@@ -7,7 +7,7 @@
 
 use sqlx::Row;
 
-use super::change::Statement;
+use super::change::{Change, Statement};
 use super::sql::Sql;
 use super::{Dialect, Store, from_body, to_body};
 use crate::Error;
@@ -36,11 +36,7 @@ pub(super) fn insert(dialect: Dialect, event: &NewEvent) -> Result<Vec<Statement
 
 impl Store {
     pub async fn add_event(&self, event: &NewEvent) -> Result<(), Error> {
-        let mut transaction = self.writes.begin().await?;
-        for statement in insert(self.dialect, event)? {
-            statement.execute(&mut *transaction).await?;
-        }
-        transaction.commit().await?;
+        self.carry_out(Change::all(insert(self.dialect, event)?), None).await?;
         Ok(())
     }
 
@@ -95,7 +91,6 @@ impl Store {
     }
 
     pub async fn remove_events_before(&self, at: i64) -> Result<u64, Error> {
-        let done = sqlx::query("DELETE FROM events WHERE at < $1").bind(at).execute(&self.writes).await?;
-        Ok(done.rows_affected())
+        self.execute_soon(Statement::other("DELETE FROM events WHERE at < $1", [at.into()])).await
     }
 }

@@ -4,6 +4,7 @@ use sqlx::Row;
 use sqlx::any::AnyRow;
 
 use super::Store;
+use super::change::Statement;
 use super::sql::Sql;
 use crate::Error;
 use crate::clock::from_millisecond;
@@ -57,19 +58,23 @@ impl Store {
         const SQL: &str = "INSERT INTO jobs (id, kind, subject, organisation, server, unique_key, state, run_at, \
              attempts, created_at, payload) VALUES ($1, $2, $3, $4, $5, $6, 'queued', $7, 0, $8, $9) \
              ON CONFLICT DO NOTHING";
-        let done = sqlx::query(SQL)
-            .bind(id)
-            .bind(&job.kind)
-            .bind(&job.subject)
-            .bind(&job.organisation)
-            .bind(job.server.as_deref())
-            .bind(job.unique_key.as_deref())
-            .bind(job.run_at.as_millisecond())
-            .bind(now)
-            .bind(super::to_body(&job.payload)?)
-            .execute(&self.writes)
+        let done = self
+            .execute(Statement::other(
+                SQL,
+                [
+                    id.into(),
+                    (&job.kind).into(),
+                    (&job.subject).into(),
+                    (&job.organisation).into(),
+                    job.server.as_deref().into(),
+                    job.unique_key.as_deref().into(),
+                    job.run_at.as_millisecond().into(),
+                    now.into(),
+                    super::to_body(&job.payload)?.into(),
+                ],
+            ))
             .await?;
-        Ok(done.rows_affected() == 1)
+        Ok(done == 1)
     }
 
     /// Takes jobs of a line that are due, or whose worker went away, for `lease` milliseconds.
@@ -89,9 +94,9 @@ impl Store {
         for mut job in candidates {
             const CLAIM: &str = "UPDATE jobs SET state = 'running', lease_until = $1, worker = $2, \
                  attempts = attempts + 1 WHERE id = $3 AND attempts = $4 AND state <> 'done' AND state <> 'failed'";
-            let claim = sqlx::query(CLAIM).bind(now + lease).bind(server).bind(&job.id).bind(job.attempts);
-            let done = claim.execute(&self.writes).await?;
-            if done.rows_affected() == 1 {
+            let values = [(now + lease).into(), server.into(), (&job.id).into(), job.attempts.into()];
+            let done = self.execute_soon(Statement::other(CLAIM, values)).await?;
+            if done == 1 {
                 job.attempts += 1;
                 job.state = JobState::Running;
                 claimed.push(job);
@@ -179,7 +184,7 @@ impl Store {
     /// What a server is at stays its own.
     pub async fn renew_leases(&self, server: &str, until: i64) -> Result<(), Error> {
         const SQL: &str = "UPDATE jobs SET lease_until = $1 WHERE state = 'running' AND worker = $2";
-        sqlx::query(SQL).bind(until).bind(server).execute(&self.writes).await?;
+        self.execute_soon(Statement::other(SQL, [until.into(), server.into()])).await?;
         Ok(())
     }
 
@@ -187,8 +192,7 @@ impl Store {
     pub async fn release_jobs(&self, server: &str, now: i64, error: &str) -> Result<u64, Error> {
         const SQL: &str = "UPDATE jobs SET state = 'queued', run_at = $1, lease_until = NULL, worker = NULL, \
              error = $2 WHERE state = 'running' AND worker = $3";
-        let done = sqlx::query(SQL).bind(now).bind(error).bind(server).execute(&self.writes).await?;
-        Ok(done.rows_affected())
+        self.execute(Statement::other(SQL, [now.into(), error.into(), server.into()])).await
     }
 
     /// What servers were at that were not heard of since `silent_since`, and that any server can do, to be done by
@@ -197,15 +201,14 @@ impl Store {
         const SQL: &str = "UPDATE jobs SET state = 'queued', run_at = $1, lease_until = NULL, worker = NULL, \
              error = 'its server was not heard of any more' WHERE state = 'running' AND server IS NULL AND worker IN \
              (SELECT id FROM servers WHERE seen_at < $2)";
-        let done = sqlx::query(SQL).bind(now).bind(silent_since).execute(&self.writes).await?;
-        Ok(done.rows_affected())
+        self.execute(Statement::other(SQL, [now.into(), silent_since.into()])).await
     }
 
     /// Done: the key is free for the next.
     pub async fn finish_job(&self, id: &str, attempts: i64, now: i64) -> Result<(), Error> {
         const SQL: &str = "UPDATE jobs SET state = 'done', finished_at = $1, lease_until = NULL, unique_key = NULL, \
              error = NULL WHERE id = $2 AND attempts = $3";
-        sqlx::query(SQL).bind(now).bind(id).bind(attempts).execute(&self.writes).await?;
+        self.execute(Statement::other(SQL, [now.into(), id.into(), attempts.into()])).await?;
         Ok(())
     }
 
@@ -213,7 +216,7 @@ impl Store {
     pub async fn retry_job(&self, id: &str, attempts: i64, run_at: i64, error: &str) -> Result<(), Error> {
         const SQL: &str = "UPDATE jobs SET state = 'queued', run_at = $1, lease_until = NULL, error = $2 \
              WHERE id = $3 AND attempts = $4";
-        sqlx::query(SQL).bind(run_at).bind(error).bind(id).bind(attempts).execute(&self.writes).await?;
+        self.execute(Statement::other(SQL, [run_at.into(), error.into(), id.into(), attempts.into()])).await?;
         Ok(())
     }
 
@@ -221,7 +224,7 @@ impl Store {
     pub async fn fail_job(&self, id: &str, attempts: i64, now: i64, error: &str) -> Result<(), Error> {
         const SQL: &str = "UPDATE jobs SET state = 'failed', finished_at = $1, lease_until = NULL, unique_key = NULL, \
              error = $2 WHERE id = $3 AND attempts = $4";
-        sqlx::query(SQL).bind(now).bind(error).bind(id).bind(attempts).execute(&self.writes).await?;
+        self.execute(Statement::other(SQL, [now.into(), error.into(), id.into(), attempts.into()])).await?;
         Ok(())
     }
 
@@ -256,6 +259,6 @@ impl Store {
 
     pub async fn remove_finished_jobs(&self, before: i64) -> Result<u64, Error> {
         const SQL: &str = "DELETE FROM jobs WHERE finished_at < $1";
-        Ok(sqlx::query(SQL).bind(before).execute(&self.writes).await?.rows_affected())
+        self.execute_soon(Statement::other(SQL, [before.into()])).await
     }
 }

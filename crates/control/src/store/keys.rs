@@ -3,6 +3,7 @@
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
+use super::change::Statement;
 use super::{Store, from_body, is_unique_violation, to_body};
 use crate::Error;
 use crate::clock::from_millisecond;
@@ -26,14 +27,17 @@ impl Store {
     pub async fn insert_key(&self, key: &Key, hash: &str) -> Result<(), Error> {
         const SQL: &str = "INSERT INTO api_keys (id, organisation, hash, created_at, body) VALUES ($1, $2, $3, $4, $5) \
              ON CONFLICT (hash) DO NOTHING";
-        sqlx::query(SQL)
-            .bind(&key.id)
-            .bind(&key.organisation)
-            .bind(hash)
-            .bind(key.created_at.as_millisecond())
-            .bind(to_body(key)?)
-            .execute(&self.writes)
-            .await?;
+        self.execute(Statement::other(
+            SQL,
+            [
+                (&key.id).into(),
+                (&key.organisation).into(),
+                hash.into(),
+                key.created_at.as_millisecond().into(),
+                to_body(key)?.into(),
+            ],
+        ))
+        .await?;
         Ok(())
     }
 
@@ -48,16 +52,16 @@ impl Store {
     pub async fn revoke_key(&self, organisation: &str, id: &str, now: i64) -> Result<bool, Error> {
         const SQL: &str =
             "UPDATE api_keys SET revoked_at = $1 WHERE organisation = $2 AND id = $3 AND revoked_at IS NULL";
-        let done = sqlx::query(SQL).bind(now).bind(organisation).bind(id).execute(&self.writes).await?;
-        Ok(done.rows_affected() == 1)
+        let done = self.execute(Statement::other(SQL, [now.into(), organisation.into(), id.into()])).await?;
+        Ok(done == 1)
     }
 
     pub async fn note_key_use(&self, id: &str, now: i64) -> Result<(), Error> {
-        sqlx::query("UPDATE api_keys SET last_used_at = $1 WHERE id = $2")
-            .bind(now)
-            .bind(id)
-            .execute(&self.writes)
-            .await?;
+        self.execute_soon(Statement::other(
+            "UPDATE api_keys SET last_used_at = $1 WHERE id = $2",
+            [now.into(), id.into()],
+        ))
+        .await?;
         Ok(())
     }
 
@@ -77,12 +81,10 @@ impl Store {
 
     /// `false` where the id is taken.
     pub async fn insert_organisation(&self, organisation: &Organisation) -> Result<bool, Error> {
-        let done = sqlx::query("INSERT INTO organisations (id, created_at, body) VALUES ($1, $2, $3)")
-            .bind(&organisation.id)
-            .bind(organisation.created_at.as_millisecond())
-            .bind(to_body(organisation)?)
-            .execute(&self.writes)
-            .await;
+        let values =
+            [(&organisation.id).into(), organisation.created_at.as_millisecond().into(), to_body(organisation)?.into()];
+        let row = Statement::insert("organisations", "id, created_at, body", values);
+        let done = self.carry_out(row.into(), None).await;
         match done {
             Ok(_) => Ok(true),
             Err(error) if is_unique_violation(&error) => Ok(false),
@@ -91,11 +93,11 @@ impl Store {
     }
 
     pub async fn update_organisation(&self, organisation: &Organisation) -> Result<(), Error> {
-        sqlx::query("UPDATE organisations SET body = $1 WHERE id = $2")
-            .bind(to_body(organisation)?)
-            .bind(&organisation.id)
-            .execute(&self.writes)
-            .await?;
+        self.execute(Statement::other(
+            "UPDATE organisations SET body = $1 WHERE id = $2",
+            [to_body(organisation)?.into(), (&organisation.id).into()],
+        ))
+        .await?;
         Ok(())
     }
 }

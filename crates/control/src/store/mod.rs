@@ -2,26 +2,29 @@
 //!
 //! Both are driven through sqlx's `Any` with `$N` placeholders, BIGINT milliseconds and JSON as TEXT: the dialect that
 //! they share. SQLite has one connection that writes (so writers queue here, fairly, and never meet a busy database)
-//! and several that read; it runs in WAL mode with `synchronous = NORMAL`: a killed process loses nothing, a power cut
-//! can lose the last moments' writes but never corrupts. PostgreSQL has one pool for both. What is written together goes
-//! as a `Change`, which either gets in the way that is quickest for it.
+//! and several that read; `sync` brings its commits to the disk. PostgreSQL has one pool for both, and a deadline for
+//! every statement. What is written together is a `Change`; `write` carries it out and is the only way to write.
 //!
 //! Rows are private and become domain types here.
 
 pub mod audit;
 mod change;
+mod damage;
 pub mod events;
 pub mod jobs;
 pub mod keys;
 mod migrate;
 pub mod pools;
+mod reads;
 mod samples;
 pub mod sandboxes;
 pub mod servers;
 pub mod sessions;
 mod sql;
+mod sync;
 pub mod usage;
 pub mod webhooks;
+mod write;
 
 use std::path::Path;
 use std::str::FromStr;
@@ -31,8 +34,20 @@ use std::time::Duration;
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
 use sqlx::{AnyPool, Executor};
 
+use self::change::Statement;
+use self::reads::Reads;
 use self::sandboxes::Recent;
+use self::sync::Syncer;
 use crate::Error;
+
+pub use change::Lasting;
+
+/// How long a statement may take on PostgreSQL: one that does not answer is as good as gone.
+const STATEMENT: Duration = Duration::from_secs(10);
+/// How long to wait for a free connection, and for a new one.
+const CONNECTION: Duration = Duration::from_secs(5);
+/// Rows that are written in one transaction where there may be any number.
+const AT_ONCE: usize = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
@@ -52,8 +67,11 @@ pub enum Written {
 #[derive(Debug, Clone)]
 pub struct Store {
     dialect: Dialect,
-    reads: AnyPool,
+    reads: Reads,
+    /// Only `write` and `migrate` use it.
     writes: AnyPool,
+    /// Only with SQLite.
+    syncer: Option<Arc<Syncer>>,
     recent: Arc<Recent>,
 }
 
@@ -64,9 +82,13 @@ fn keep_private(path: &Path) -> std::io::Result<()> {
     file.set_permissions(std::fs::Permissions::from_mode(0o600))
 }
 
-/// What SQLite is told on every connection.
-const SQLITE_PRAGMAS: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA busy_timeout = 10000; \
+/// What SQLite is told on every connection. `NORMAL` syncs at checkpoints alone; commits are synced by `sync`.
+const SQLITE_SETTINGS: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA busy_timeout = 10000; \
      PRAGMA temp_store = MEMORY; PRAGMA cache_size = -16384; PRAGMA mmap_size = 268435456;";
+
+/// And PostgreSQL: a commit that is not on the disk is none, whatever the database's own default is.
+const POSTGRES_SETTINGS: &str = "SELECT set_config('synchronous_commit', 'on', false) \
+     WHERE current_setting('synchronous_commit') = 'off'";
 
 impl Store {
     /// The embedded database in a file, made if it is not there.
@@ -79,42 +101,55 @@ impl Store {
     /// By URL: `sqlite://…` or `postgres://…`.
     pub async fn open(url: &str) -> Result<Store, Error> {
         sqlx::any::install_default_drivers();
-        let dialect = if url.starts_with("sqlite:") {
-            Dialect::Sqlite
+        let wrong = |error: sqlx::Error| Error::invalid("database", error.to_string());
+        let options = AnyConnectOptions::from_str(url);
+        if url.starts_with("sqlite:") {
+            let file = sqlx::sqlite::SqliteConnectOptions::from_str(url).map_err(wrong)?;
+            Store::open_sqlite(options.map_err(wrong)?, file.get_filename()).await
         } else if url.starts_with("postgres:") || url.starts_with("postgresql:") {
-            Dialect::Postgres
+            Store::open_postgres(options.map_err(wrong)?).await
         } else {
-            return Err(Error::invalid("database", "a URL that begins with sqlite:// or postgres://"));
-        };
-        let options =
-            AnyConnectOptions::from_str(url).map_err(|error| Error::invalid("database", error.to_string()))?;
+            Err(Error::invalid("database", "a URL that begins with sqlite:// or postgres://"))
+        }
+    }
+
+    async fn open_sqlite(options: AnyConnectOptions, file: &Path) -> Result<Store, Error> {
+        damage::check(file)?;
+        let trouble = |error: sqlx::Error| damage::name(file, error);
         let pool = |connections: u32| {
-            AnyPoolOptions::new()
-                .max_connections(connections)
-                .acquire_timeout(Duration::from_secs(30))
-                .test_before_acquire(dialect == Dialect::Postgres)
-                .after_connect(move |connection, _| {
-                    Box::pin(async move {
-                        if dialect == Dialect::Sqlite {
-                            connection.execute(SQLITE_PRAGMAS).await?;
-                        }
-                        Ok(())
-                    })
+            // No connection grows old: with the last one SQLite would remove its log.
+            let pool = AnyPoolOptions::new().max_connections(connections).idle_timeout(None).max_lifetime(None);
+            pool.acquire_timeout(Duration::from_secs(30))
+                .test_before_acquire(false)
+                .after_connect(|connection, _| {
+                    Box::pin(async move { connection.execute(SQLITE_SETTINGS).await.map(drop) })
                 })
                 .connect_with(options.clone())
         };
+        let writes = pool(1).await.map_err(trouble)?;
+        let reads = Reads::new(pool(4).await.map_err(trouble)?, None);
+        let syncer = Some(Arc::new(Syncer::new(file)));
+        let recent = Arc::new(Recent::new(Dialect::Sqlite));
+        let store = Store { dialect: Dialect::Sqlite, reads, writes, syncer, recent };
+        store.migrate().await?;
+        Ok(store)
+    }
+
+    async fn open_postgres(options: AnyConnectOptions) -> Result<Store, Error> {
         let unreachable = |error: sqlx::Error| Error::internal(format!("open the database: {error}"));
-        let (reads, writes) = match dialect {
-            Dialect::Sqlite => {
-                let writes = pool(1).await.map_err(unreachable)?;
-                (pool(4).await.map_err(unreachable)?, writes)
-            }
-            Dialect::Postgres => {
-                let both = pool(16).await.map_err(unreachable)?;
-                (both.clone(), both)
-            }
-        };
-        let store = Store { dialect, reads, writes, recent: Arc::new(Recent::new(dialect)) };
+        let pool = AnyPoolOptions::new()
+            .max_connections(16)
+            .acquire_timeout(CONNECTION)
+            .test_before_acquire(true)
+            .after_connect(|connection, _| {
+                Box::pin(async move { connection.execute(POSTGRES_SETTINGS).await.map(drop) })
+            })
+            .connect_with(options)
+            .await
+            .map_err(unreachable)?;
+        let reads = Reads::new(pool.clone(), Some(STATEMENT));
+        let recent = Arc::new(Recent::new(Dialect::Postgres));
+        let store = Store { dialect: Dialect::Postgres, reads, writes: pool, syncer: None, recent };
         store.migrate().await?;
         Ok(store)
     }
@@ -132,9 +167,9 @@ impl Store {
     /// What tells this database from every other; drawn when it is first asked for, and kept with its rows.
     pub async fn identity(&self) -> Result<String, Error> {
         const DRAW: &str = "INSERT INTO cursors (name, seq) VALUES ('identity', $1) ON CONFLICT DO NOTHING";
-        sqlx::query(DRAW).bind(rand::random::<i64>() & i64::MAX).execute(&self.writes).await?;
+        self.execute(Statement::other(DRAW, [(rand::random::<i64>() & i64::MAX).into()])).await?;
         const READ: &str = "SELECT seq FROM cursors WHERE name = 'identity'";
-        let drawn: i64 = sqlx::query_scalar(READ).fetch_one(&self.writes).await?;
+        let drawn: i64 = sqlx::query_scalar(READ).fetch_one(&self.reads).await?;
         Ok(format!("{drawn:016x}"))
     }
 

@@ -3,20 +3,17 @@
 use sqlx::Row;
 
 use super::Store;
+use super::change::Statement;
 use crate::Error;
 use crate::pool::PoolSize;
 
 impl Store {
     pub async fn set_pool(&self, pool: &PoolSize, now: i64) -> Result<(), Error> {
-        sqlx::query(
+        self.execute(Statement::other(
             "INSERT INTO pools (organisation, template, size, created_at) VALUES ($1, $2, $3, $4) \
              ON CONFLICT (organisation, template) DO UPDATE SET size = EXCLUDED.size",
-        )
-        .bind(&pool.organisation)
-        .bind(&pool.template)
-        .bind(i64::from(pool.size))
-        .bind(now)
-        .execute(&self.writes)
+            [(&pool.organisation).into(), (&pool.template).into(), i64::from(pool.size).into(), now.into()],
+        ))
         .await?;
         Ok(())
     }
@@ -37,11 +34,12 @@ impl Store {
     }
 
     pub async fn delete_pool(&self, organisation: &str, template: &str) -> Result<bool, Error> {
-        let done = sqlx::query("DELETE FROM pools WHERE organisation = $1 AND template = $2")
-            .bind(organisation)
-            .bind(template)
-            .execute(&self.writes)
+        let done = self
+            .execute(Statement::other(
+                "DELETE FROM pools WHERE organisation = $1 AND template = $2",
+                [organisation.into(), template.into()],
+            ))
             .await?;
-        Ok(done.rows_affected() == 1)
+        Ok(done == 1)
     }
 }

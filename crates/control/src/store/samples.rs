@@ -2,7 +2,8 @@
 
 use sqlx::Row;
 
-use super::{Store, from_body, to_body};
+use super::change::{Change, Lasting, Statement};
+use super::{AT_ONCE, Store, from_body, to_body};
 use crate::Error;
 use crate::clock::Timestamp;
 use crate::sandbox::metrics::Sample;
@@ -11,21 +12,17 @@ use crate::sandbox::metrics::Sample;
 const MOST: i64 = 20_000;
 
 impl Store {
-    /// In one transaction, however many. One that is there already stays.
+    /// Some at a time. One that is there already stays.
     pub async fn add_samples(&self, samples: &[(String, Sample)]) -> Result<(), Error> {
-        if samples.is_empty() {
-            return Ok(());
+        const SQL: &str = "INSERT INTO samples (sandbox, at, body) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
+        for some in samples.chunks(AT_ONCE) {
+            let row = |(sandbox, sample): &(String, Sample)| -> Result<Statement, Error> {
+                let values = [sandbox.into(), sample.at.as_millisecond().into(), to_body(sample)?.into()];
+                Ok(Statement::other(SQL, values))
+            };
+            let rows = some.iter().map(row).collect::<Result<Vec<_>, Error>>()?;
+            self.carry_out(Change::all(rows).lasting(Lasting::Soon), None).await?;
         }
-        let mut transaction = self.writes.begin().await?;
-        for (sandbox, sample) in samples {
-            sqlx::query("INSERT INTO samples (sandbox, at, body) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING")
-                .bind(sandbox)
-                .bind(sample.at.as_millisecond())
-                .bind(to_body(sample)?)
-                .execute(&mut *transaction)
-                .await?;
-        }
-        transaction.commit().await?;
         Ok(())
     }
 
@@ -49,7 +46,7 @@ impl Store {
     }
 
     pub async fn remove_samples_before(&self, at: i64) -> Result<(), Error> {
-        sqlx::query("DELETE FROM samples WHERE at < $1").bind(at).execute(&self.writes).await?;
+        self.execute(Statement::other("DELETE FROM samples WHERE at < $1", [at.into()])).await?;
         Ok(())
     }
 }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use sqlx::Row;
 
 use super::Store;
+use super::change::Statement;
 use crate::Error;
 use crate::clock::from_millisecond;
 use crate::peer::Peer;
@@ -17,14 +18,11 @@ struct Body {
 impl Store {
     /// A sign of life.
     pub async fn note_server(&self, id: &str, url: Option<&str>, now: i64) -> Result<(), Error> {
-        sqlx::query(
+        self.execute_soon(Statement::other(
             "INSERT INTO servers (id, seen_at, body) VALUES ($1, $2, $3) \
              ON CONFLICT (id) DO UPDATE SET seen_at = EXCLUDED.seen_at, body = EXCLUDED.body",
-        )
-        .bind(id)
-        .bind(now)
-        .bind(super::to_body(&Body { url: url.map(ToOwned::to_owned) })?)
-        .execute(&self.writes)
+            [id.into(), now.into(), (super::to_body(&Body { url: url.map(ToOwned::to_owned) })?).into()],
+        ))
         .await?;
         Ok(())
     }

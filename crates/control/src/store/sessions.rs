@@ -2,7 +2,8 @@
 
 use sqlx::Row;
 
-use super::{Store, from_body, to_body};
+use super::change::{Change, Statement};
+use super::{Store, Written, from_body, to_body};
 use crate::Error;
 use crate::clock::from_millisecond;
 use crate::sandbox::Listed;
@@ -10,14 +11,17 @@ use crate::session::{Artifact, JournalEntry, Session};
 
 impl Store {
     pub async fn insert_session(&self, session: &Session) -> Result<(), Error> {
-        sqlx::query("INSERT INTO sessions (id, organisation, sandbox, created_at, body) VALUES ($1, $2, $3, $4, $5)")
-            .bind(&session.id)
-            .bind(&session.organisation)
-            .bind(&session.sandbox)
-            .bind(session.created_at.as_millisecond())
-            .bind(to_body(session)?)
-            .execute(&self.writes)
-            .await?;
+        self.execute(Statement::other(
+            "INSERT INTO sessions (id, organisation, sandbox, created_at, body) VALUES ($1, $2, $3, $4, $5)",
+            [
+                (&session.id).into(),
+                (&session.organisation).into(),
+                (&session.sandbox).into(),
+                session.created_at.as_millisecond().into(),
+                to_body(session)?.into(),
+            ],
+        ))
+        .await?;
         Ok(())
     }
 
@@ -58,11 +62,11 @@ impl Store {
     }
 
     pub async fn close_session(&self, id: &str, now: i64) -> Result<(), Error> {
-        sqlx::query("UPDATE sessions SET closed_at = $1 WHERE id = $2 AND closed_at IS NULL")
-            .bind(now)
-            .bind(id)
-            .execute(&self.writes)
-            .await?;
+        self.execute(Statement::other(
+            "UPDATE sessions SET closed_at = $1 WHERE id = $2 AND closed_at IS NULL",
+            [now.into(), id.into()],
+        ))
+        .await?;
         Ok(())
     }
 
@@ -70,7 +74,7 @@ impl Store {
     pub async fn close_sessions_of_destroyed(&self, now: i64) -> Result<(), Error> {
         const SQL: &str = "UPDATE sessions SET closed_at = $1 WHERE closed_at IS NULL AND EXISTS \
              (SELECT 1 FROM sandboxes WHERE sandboxes.id = sessions.sandbox AND sandboxes.state = 'destroyed')";
-        sqlx::query(SQL).bind(now).execute(&self.writes).await?;
+        self.execute(Statement::other(SQL, [now.into()])).await?;
         Ok(())
     }
 
@@ -94,36 +98,31 @@ impl Store {
     pub async fn remove_session(&self, session: &str) -> Result<(), Error> {
         const PIECE: &str = "DELETE FROM journal_entries WHERE session = $1 AND seq < \
              (SELECT MIN(seq) + 256 FROM journal_entries WHERE session = $1)";
-        while sqlx::query(PIECE).bind(session).execute(&self.writes).await?.rows_affected() > 0 {}
-        sqlx::query("DELETE FROM artifacts WHERE session = $1").bind(session).execute(&self.writes).await?;
-        sqlx::query("DELETE FROM sessions WHERE id = $1").bind(session).execute(&self.writes).await?;
+        while self.execute(Statement::other(PIECE, [session.into()])).await? > 0 {}
+        self.execute(Statement::other("DELETE FROM artifacts WHERE session = $1", [session.into()])).await?;
+        self.execute(Statement::other("DELETE FROM sessions WHERE id = $1", [session.into()])).await?;
         Ok(())
     }
 
     /// Says how many bytes it wrote. Of a session that was removed meanwhile nothing comes back.
     pub async fn add_journal(&self, session: &str, entries: &[JournalEntry]) -> Result<i64, Error> {
+        const FIRST: &str = "INSERT INTO journal_entries (session, seq, at, body) \
+             SELECT id, CAST($2 AS BIGINT), CAST($3 AS BIGINT), CAST($4 AS TEXT) FROM sessions WHERE id = $1";
         let mut bytes = 0;
-        let mut transaction = self.writes.begin().await?;
-        let there: Option<String> = sqlx::query_scalar("SELECT id FROM sessions WHERE id = $1")
-            .bind(session)
-            .fetch_optional(&mut *transaction)
-            .await?;
-        if there.is_none() {
-            return Err(Error::not_found("session", session));
-        }
+        let mut rows = Vec::new();
         for entry in entries {
             let body = to_body(&entry.message)?;
             bytes += body.len() as i64;
-            sqlx::query("INSERT INTO journal_entries (session, seq, at, body) VALUES ($1, $2, $3, $4)")
-                .bind(session)
-                .bind(entry.seq)
-                .bind(entry.at.as_millisecond())
-                .bind(body)
-                .execute(&mut *transaction)
-                .await?;
+            rows.push([session.into(), entry.seq.into(), entry.at.as_millisecond().into(), body.into()]);
         }
-        transaction.commit().await?;
-        Ok(bytes)
+        let mut rows = rows.into_iter();
+        let Some(first) = rows.next() else { return Ok(0) };
+        let insert = |values| Statement::insert("journal_entries", "session, seq, at, body", values);
+        let change = Change::new(Statement::other(FIRST, first)).with(rows.map(insert));
+        match self.write(change, None).await? {
+            Written::Done => Ok(bytes),
+            Written::Overtaken => Err(Error::not_found("session", session)),
+        }
     }
 
     pub async fn journal_bytes(&self, session: &str) -> Result<i64, Error> {
@@ -148,11 +147,11 @@ impl Store {
                 removed += row.try_get::<i64, _>("bytes")?;
             }
             let Some(through) = through else { break };
-            sqlx::query("DELETE FROM journal_entries WHERE session = $1 AND seq <= $2")
-                .bind(session)
-                .bind(through)
-                .execute(&self.writes)
-                .await?;
+            self.execute(Statement::other(
+                "DELETE FROM journal_entries WHERE session = $1 AND seq <= $2",
+                [session.into(), through.into()],
+            ))
+            .await?;
         }
         Ok(removed)
     }
@@ -182,15 +181,16 @@ impl Store {
     }
 
     pub async fn put_artifact(&self, session: &str, artifact: &Artifact) -> Result<(), Error> {
-        sqlx::query(
+        self.execute(Statement::other(
             "INSERT INTO artifacts (session, name, created_at, body) VALUES ($1, $2, $3, $4) \
              ON CONFLICT (session, name) DO UPDATE SET created_at = EXCLUDED.created_at, body = EXCLUDED.body",
-        )
-        .bind(session)
-        .bind(&artifact.name)
-        .bind(artifact.created_at.as_millisecond())
-        .bind(to_body(artifact)?)
-        .execute(&self.writes)
+            [
+                session.into(),
+                (&artifact.name).into(),
+                artifact.created_at.as_millisecond().into(),
+                to_body(artifact)?.into(),
+            ],
+        ))
         .await?;
         Ok(())
     }

@@ -1,18 +1,22 @@
 //! Webhooks in the store, and how far their deliverer has come.
 
+use super::change::Statement;
 use super::{Store, from_body, to_body};
 use crate::Error;
 use crate::webhook::Webhook;
 
 impl Store {
     pub async fn insert_webhook(&self, webhook: &Webhook) -> Result<(), Error> {
-        sqlx::query("INSERT INTO webhooks (id, organisation, created_at, body) VALUES ($1, $2, $3, $4)")
-            .bind(&webhook.id)
-            .bind(&webhook.organisation)
-            .bind(webhook.created_at.as_millisecond())
-            .bind(to_body(webhook)?)
-            .execute(&self.writes)
-            .await?;
+        self.execute(Statement::other(
+            "INSERT INTO webhooks (id, organisation, created_at, body) VALUES ($1, $2, $3, $4)",
+            [
+                (&webhook.id).into(),
+                (&webhook.organisation).into(),
+                webhook.created_at.as_millisecond().into(),
+                to_body(webhook)?.into(),
+            ],
+        ))
+        .await?;
         Ok(())
     }
 
@@ -39,12 +43,13 @@ impl Store {
     }
 
     pub async fn delete_webhook(&self, organisation: &str, id: &str) -> Result<bool, Error> {
-        let done = sqlx::query("DELETE FROM webhooks WHERE organisation = $1 AND id = $2")
-            .bind(organisation)
-            .bind(id)
-            .execute(&self.writes)
+        let done = self
+            .execute(Statement::other(
+                "DELETE FROM webhooks WHERE organisation = $1 AND id = $2",
+                [organisation.into(), id.into()],
+            ))
             .await?;
-        Ok(done.rows_affected() == 1)
+        Ok(done == 1)
     }
 
     pub async fn cursor(&self, name: &str) -> Result<Option<i64>, Error> {
@@ -53,13 +58,11 @@ impl Store {
 
     /// Never moves back: of two servers the one that is further wins.
     pub async fn set_cursor(&self, name: &str, seq: i64) -> Result<(), Error> {
-        sqlx::query(
+        self.execute(Statement::other(
             "INSERT INTO cursors (name, seq) VALUES ($1, $2) \
              ON CONFLICT (name) DO UPDATE SET seq = EXCLUDED.seq WHERE cursors.seq < EXCLUDED.seq",
-        )
-        .bind(name)
-        .bind(seq)
-        .execute(&self.writes)
+            [name.into(), seq.into()],
+        ))
         .await?;
         Ok(())
     }

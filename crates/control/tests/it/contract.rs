@@ -13,7 +13,7 @@ use cove_control::store::usage::{Rate, Span};
 use cove_control::store::{Store, Written};
 use cove_testkit::postgres::Postgres;
 
-fn sandbox(name: Option<&str>, created: i64) -> Sandbox {
+pub fn sandbox(name: Option<&str>, created: i64) -> Sandbox {
     let at = from_millisecond(created);
     Sandbox {
         id: cove_control::random::sandbox_id(),

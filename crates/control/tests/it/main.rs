@@ -4,6 +4,7 @@ mod api;
 mod borders;
 mod capacity;
 mod contract;
+mod faults;
 mod harness;
 mod lifecycle;
 mod live;

@@ -70,12 +70,17 @@ impl From<Error> for Problem {
                 return error.into();
             }
             Error::Archive { .. } => (StatusCode::BAD_GATEWAY, "BAD_GATEWAY"),
+            Error::Unavailable { detail } => {
+                tracing::error!(detail, "request failed");
+                (StatusCode::SERVICE_UNAVAILABLE, "SERVICE_UNAVAILABLE")
+            }
+            Error::Full(_) => (StatusCode::INSUFFICIENT_STORAGE, "INSUFFICIENT_STORAGE"),
             Error::Internal { detail } => {
                 tracing::error!(detail, "request failed");
                 (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_SERVER_ERROR")
             }
         };
-        Problem::api(status, code, message)
+        Problem { retry_after: error.retry_after(), ..Problem::api(status, code, message) }
     }
 }
 
@@ -87,6 +92,7 @@ pub fn not_running(error: Error) -> Problem {
             code: "SANDBOX_NOT_RUNNING",
             speaker: Speaker::Proxy,
             message: error.to_string(),
+            retry_after: None,
         },
         _ => error.into(),
     }

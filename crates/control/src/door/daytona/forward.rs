@@ -24,7 +24,7 @@ pub async fn to_port(guest: &Guest, port: u16, below: &str, request: Request) ->
 }
 
 fn problem(status: StatusCode, code: &'static str, broken: &Broken) -> Problem {
-    Problem { status, code, speaker: Speaker::Proxy, message: broken.to_string() }
+    Problem { status, code, speaker: Speaker::Proxy, message: broken.to_string(), retry_after: None }
 }
 
 fn put_redirect_below(headers: &mut HeaderMap, below: &str) {

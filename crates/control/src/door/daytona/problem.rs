@@ -3,9 +3,11 @@
 //! The SDKs read `message`, `code` and `source`, and pick their exception by the pair of source and code before they
 //! look at the status. Every error of the door goes through [`Problem`], so that none leaves without the three.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::{OriginalUri, Request};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use cove_protocol::FailureKind;
@@ -40,17 +42,19 @@ pub struct Problem {
     pub code: &'static str,
     pub speaker: Speaker,
     pub message: String,
+    /// When it may be worth trying again.
+    pub retry_after: Option<Duration>,
 }
 
 pub type Answer<T> = Result<T, Problem>;
 
 impl Problem {
     pub fn daemon(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Problem { status, code, speaker: Speaker::Daemon, message: message.into() }
+        Problem { status, code, speaker: Speaker::Daemon, message: message.into(), retry_after: None }
     }
 
     pub fn api(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Problem { status, code, speaker: Speaker::Api, message: message.into() }
+        Problem { status, code, speaker: Speaker::Api, message: message.into(), retry_after: None }
     }
 
     pub fn bad_request(message: impl Into<String>) -> Self {
@@ -87,6 +91,14 @@ impl Problem {
             "timestamp": jiff::Timestamp::now().to_string(),
         })
     }
+
+    fn answer(&self, path: &str, method: &str) -> Response {
+        let mut response = (self.status, Json(self.envelope(path, method))).into_response();
+        if let Some(wait) = self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, wait.as_secs().max(1).into());
+        }
+        response
+    }
 }
 
 impl From<GuestError> for Problem {
@@ -101,12 +113,14 @@ impl From<GuestError> for Problem {
                 code: "SANDBOX_UNREACHABLE",
                 speaker: Speaker::Proxy,
                 message: error.to_string(),
+                retry_after: None,
             },
             GuestError::Timeout(_) => Problem {
                 status: StatusCode::GATEWAY_TIMEOUT,
                 code: "REQUEST_TIMEOUT",
                 speaker: Speaker::Proxy,
                 message: error.to_string(),
+                retry_after: None,
             },
         }
     }
@@ -131,7 +145,7 @@ fn of_kind(kind: FailureKind) -> (StatusCode, &'static str) {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let mut response = (self.status, Json(self.envelope("", ""))).into_response();
+        let mut response = self.answer("", "");
         response.extensions_mut().insert(self);
         response
     }
@@ -144,7 +158,7 @@ pub async fn name_the_request(request: Request, next: Next) -> Response {
     let (path, method) = (uri.path().to_owned(), request.method().to_string());
     let response = next.run(request).await;
     match response.extensions().get::<Problem>() {
-        Some(problem) => (problem.status, Json(problem.envelope(&path, &method))).into_response(),
+        Some(problem) => problem.answer(&path, &method),
         None => response,
     }
 }

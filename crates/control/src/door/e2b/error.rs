@@ -43,6 +43,29 @@ impl IntoResponse for ApiError {
     }
 }
 
+impl ApiError {
+    /// The server's own trouble, which may pass.
+    pub fn again(error: &Error) -> Self {
+        let status = match error {
+            Error::Full(_) => StatusCode::INSUFFICIENT_STORAGE,
+            _ => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        tracing::error!(detail = error.detail(), "request failed");
+        ApiError::told(status, error)
+    }
+
+    fn told(status: StatusCode, error: &Error) -> Self {
+        let mut response = plain(status, &error.to_string());
+        if let Some(wait) = error.retry_after() {
+            response.headers_mut().insert(header::RETRY_AFTER, wait.as_secs().max(1).into());
+            response.headers_mut().insert("should-retry", http::HeaderValue::from_static("true"));
+        } else if status == StatusCode::TOO_MANY_REQUESTS {
+            response.headers_mut().insert("should-retry", http::HeaderValue::from_static("false"));
+        }
+        ApiError(response)
+    }
+}
+
 impl From<Error> for ApiError {
     fn from(error: Error) -> Self {
         if let Some(detail) = error.detail() {
@@ -59,7 +82,8 @@ impl From<Error> for ApiError {
             Error::Invalid { .. } => StatusCode::BAD_REQUEST,
             Error::Conflict(_) | Error::Denied(_) => StatusCode::CONFLICT,
             Error::Quota { .. } | Error::RateLimited(_) => StatusCode::TOO_MANY_REQUESTS,
-            Error::Exhausted { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Error::Exhausted { .. } | Error::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Error::Full(_) => StatusCode::INSUFFICIENT_STORAGE,
             Error::Unsupported(_) => StatusCode::BAD_REQUEST,
             Error::Elsewhere { .. } => StatusCode::MISDIRECTED_REQUEST,
             Error::Guest(GuestError::Failed(_)) => StatusCode::CONFLICT,
@@ -67,14 +91,7 @@ impl From<Error> for ApiError {
             Error::Archive { .. } => StatusCode::BAD_GATEWAY,
             Error::Internal { .. } => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        let mut response = plain(status, &error.to_string());
-        if let Some(wait) = error.retry_after() {
-            response.headers_mut().insert(header::RETRY_AFTER, wait.as_secs().max(1).into());
-            response.headers_mut().insert("should-retry", http::HeaderValue::from_static("true"));
-        } else if status == StatusCode::TOO_MANY_REQUESTS {
-            response.headers_mut().insert("should-retry", http::HeaderValue::from_static("false"));
-        }
-        ApiError(response)
+        ApiError::told(status, &error)
     }
 }
 

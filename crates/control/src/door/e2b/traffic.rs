@@ -174,6 +174,7 @@ impl Door {
             Error::Elsewhere { .. } => plain(StatusCode::MISDIRECTED_REQUEST, &error.to_string()),
             // Its server is down.
             Error::Exhausted { .. } => plain(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
+            Error::Unavailable { .. } | Error::Full(_) => ApiError::again(error).into_response(),
             _ => {
                 let advice = "It was ended, it sleeps, or it never was.";
                 for_reader(headers, sandbox_not_found(id), "No such sandbox", advice)

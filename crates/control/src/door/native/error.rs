@@ -37,7 +37,8 @@ fn status(error: &Error) -> StatusCode {
         Error::Invalid { .. } | Error::Unsupported(_) => StatusCode::BAD_REQUEST,
         Error::Conflict(_) | Error::Denied(_) => StatusCode::CONFLICT,
         Error::Quota { .. } | Error::RateLimited(_) => StatusCode::TOO_MANY_REQUESTS,
-        Error::Exhausted { .. } => StatusCode::SERVICE_UNAVAILABLE,
+        Error::Exhausted { .. } | Error::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
+        Error::Full(_) => StatusCode::INSUFFICIENT_STORAGE,
         Error::Elsewhere { .. } => StatusCode::MISDIRECTED_REQUEST,
         Error::Guest(GuestError::Failed(failure)) => match failure.kind {
             FailureKind::NotFound => StatusCode::NOT_FOUND,
@@ -60,8 +61,8 @@ fn status(error: &Error) -> StatusCode {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = status(&self.0);
-        if status == StatusCode::INTERNAL_SERVER_ERROR {
-            tracing::error!(error = %self.0, detail = self.0.detail(), "request failed");
+        if let Some(detail) = self.0.detail() {
+            tracing::error!(error = %self.0, detail, "request failed");
         }
         let body = ErrorBody { code: self.0.code().to_owned(), message: self.0.to_string() };
         let mut response = (status, Json(body)).into_response();

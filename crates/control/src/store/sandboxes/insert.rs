@@ -4,7 +4,7 @@ use super::{due_at, held_name, insert_labels};
 use crate::Error;
 use crate::audit::Entry;
 use crate::sandbox::Sandbox;
-use crate::store::change::{Change, Statement};
+use crate::store::change::{Change, Lasting, Statement};
 use crate::store::{Store, Written, audit, is_unique_violation, to_body};
 
 /// What came of an insert.
@@ -34,10 +34,13 @@ impl Store {
             Some(key) => Change::new(claim_idempotency_key(sandbox, key)).with([row]),
             None => Change::new(row),
         };
-        let change = change.with(insert_labels(sandbox)).with(asked.map(audit::insert));
+        // Nobody is told of it before its next state is written, and that is synced.
+        let change = change.with(insert_labels(sandbox)).with(asked.map(audit::insert)).lasting(Lasting::Soon);
         match (self.write(change, Some(sandbox)).await, idempotency_key) {
             (Ok(Written::Done), _) => Ok(Inserted::New),
             (Ok(Written::Overtaken), Some(key)) => {
+                // The caller is told of what another has written.
+                self.sync().await?;
                 let earlier = self.subject_of_key(&sandbox.organisation, key).await?;
                 let gone =
                     || Error::Conflict(format!("the request with Idempotency-Key {key:?} just ended; try again"));
@@ -59,7 +62,7 @@ impl Store {
     pub async fn release_idempotency_key(&self, organisation: &str, key: &str, subject: &str) -> Result<(), Error> {
         const SQL: &str =
             "DELETE FROM idempotency_keys WHERE organisation = $1 AND idempotency_key = $2 AND subject = $3";
-        sqlx::query(SQL).bind(organisation).bind(key).bind(subject).execute(&self.writes).await?;
+        self.execute(Statement::other(SQL, [organisation.into(), key.into(), subject.into()])).await?;
         Ok(())
     }
 }

@@ -13,7 +13,7 @@ use cove_engine::SandboxId;
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
-use super::change::Statement;
+use super::change::{Lasting, Statement};
 use super::sql::Sql;
 use super::{Dialect, Store, audit, events, from_body, usage};
 use crate::Error;
@@ -36,6 +36,7 @@ pub struct Along<'a> {
     pub span: Option<&'a Span>,
     /// Who asked for it.
     pub audit: Option<&'a Entry>,
+    pub lasting: Lasting,
 }
 
 impl Along<'_> {

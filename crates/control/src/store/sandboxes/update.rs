@@ -6,8 +6,8 @@ use super::{Along, due_at, held_name, insert_labels};
 use crate::Error;
 use crate::event::NewEvent;
 use crate::sandbox::Sandbox;
-use crate::store::change::{Change, Statement};
-use crate::store::{Store, Written, is_unique_violation, to_body};
+use crate::store::change::{Change, Lasting, Statement};
+use crate::store::{AT_ONCE, Store, Written, is_unique_violation, to_body};
 
 impl Store {
     /// Writes the sandbox where its generation is still the one that was read, and raises it.
@@ -21,7 +21,7 @@ impl Store {
     }
 
     async fn raise(&self, sandbox: &mut Sandbox, along: Along<'_>) -> Result<Result<Written, sqlx::Error>, Error> {
-        let change = Change::new(update_row(sandbox)?).with(along.insert(self.dialect)?);
+        let change = Change::new(update_row(sandbox)?).with(along.insert(self.dialect)?).lasting(along.lasting);
         Ok(self.write_raised(change, sandbox).await)
     }
 
@@ -38,22 +38,12 @@ impl Store {
 
     /// Replaces the labels as well.
     pub async fn update_labels(&self, sandbox: &mut Sandbox, along: Along<'_>) -> Result<Written, Error> {
-        let mut transaction = self.writes.begin().await?;
-        self.recent.forget(&sandbox.id);
-        if update_row(sandbox)?.execute(&mut *transaction).await? == 0 {
-            transaction.rollback().await?;
-            return Ok(Written::Overtaken);
-        }
-        sqlx::query("DELETE FROM sandbox_labels WHERE sandbox = $1")
-            .bind(sandbox.id.as_str())
-            .execute(&mut *transaction)
-            .await?;
-        for statement in insert_labels(sandbox).chain(along.insert(self.dialect)?) {
-            statement.execute(&mut *transaction).await?;
-        }
-        transaction.commit().await?;
-        sandbox.generation += 1;
-        Ok(Written::Done)
+        const CLEAR: &str = "DELETE FROM sandbox_labels WHERE sandbox = $1";
+        let change = Change::new(update_row(sandbox)?)
+            .with([Statement::other(CLEAR, [sandbox.id.as_str().into()])])
+            .with(insert_labels(sandbox))
+            .with(along.insert(self.dialect)?);
+        Ok(self.write_raised(change, sandbox).await?)
     }
 
     /// Whether a name became free to take: `Ok(None)` where another bears it.
@@ -66,26 +56,24 @@ impl Store {
 
     /// Looks at its timers again at that time; no change of the sandbox itself.
     pub async fn put_off(&self, id: &SandboxId, due_at: Option<i64>) -> Result<(), Error> {
-        sqlx::query("UPDATE sandboxes SET due_at = $1 WHERE id = $2")
-            .bind(due_at)
-            .bind(id.as_str())
-            .execute(&self.writes)
-            .await?;
+        self.execute_soon(Statement::other(
+            "UPDATE sandboxes SET due_at = $1 WHERE id = $2",
+            [due_at.into(), id.as_str().into()],
+        ))
+        .await?;
         Ok(())
     }
 
     /// Activity since the last time, many sandboxes at once; never moves a time back.
     pub async fn note_activity(&self, activity: &[(SandboxId, i64)]) -> Result<(), Error> {
-        let mut transaction = self.writes.begin().await?;
-        for (id, at) in activity {
-            sqlx::query("UPDATE sandboxes SET last_activity_at = $1 WHERE id = $2 AND last_activity_at < $1")
-                .bind(*at)
-                .bind(id.as_str())
-                .execute(&mut *transaction)
-                .await?;
-            self.recent.touch(id, *at);
+        const SQL: &str = "UPDATE sandboxes SET last_activity_at = $1 WHERE id = $2 AND last_activity_at < $1";
+        for some in activity.chunks(AT_ONCE) {
+            let note = |(id, at): &(SandboxId, i64)| Statement::other(SQL, [(*at).into(), id.as_str().into()]);
+            self.carry_out(Change::all(some.iter().map(note).collect()).lasting(Lasting::Soon), None).await?;
+            for (id, at) in some {
+                self.recent.touch(id, *at);
+            }
         }
-        transaction.commit().await?;
         Ok(())
     }
 }

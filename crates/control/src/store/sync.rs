@@ -1,0 +1,64 @@
+//! What is committed is on the disk before anybody is told: one sync for all who wait at a time.
+//!
+//! SQLite in WAL mode with `synchronous = NORMAL` appends a commit to its log and does not sync it. Here whoever has to
+//! rely on a commit waits for a sync of the log that began after it. Several who wait share one, and nobody holds the
+//! connection that writes meanwhile:
+//!
+//! ```text
+//!   commit 1 ─ wait ┐
+//!   commit 2 ─ wait ┴ sync ─────── both answered
+//!            commit 3 ─ wait ┐
+//!            commit 4 ─ wait ┴──── sync ─────── both answered
+//! ```
+//!
+//! The log keeps the order of the commits, so a sync also covers every commit before. A checkpoint syncs the log, then
+//! the database, before the log begins anew: a commit that is no longer in the log is in the database. See
+//! docs/adr/0011-what-is-acknowledged-is-on-the-disk.md.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::Mutex;
+
+#[derive(Debug)]
+pub(super) struct Syncer {
+    log: PathBuf,
+    /// Waiters so far. Each comes after its commit.
+    asked: AtomicU64,
+    /// Every waiter up to this number has its commit on the disk.
+    synced: Mutex<u64>,
+}
+
+impl Syncer {
+    pub(super) fn new(database: &std::path::Path) -> Self {
+        let mut log = database.as_os_str().to_owned();
+        log.push("-wal");
+        Syncer { log: log.into(), asked: AtomicU64::new(0), synced: Mutex::new(0) }
+    }
+
+    /// Returns when everything that was committed before the call is on the disk.
+    pub(super) async fn sync(&self) -> io::Result<()> {
+        let mine = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
+        let mut synced = self.synced.lock().await;
+        if *synced >= mine {
+            return Ok(());
+        }
+        let all = self.asked.load(Ordering::SeqCst);
+        let log = self.log.clone();
+        tokio::task::spawn_blocking(move || sync_file(&log)).await.map_err(io::Error::other)??;
+        *synced = all;
+        Ok(())
+    }
+}
+
+/// By its name each time: SQLite removes the log with its last connection, after it has synced all into the database.
+/// The log bears no locks that closing it could drop.
+fn sync_file(log: &std::path::Path) -> io::Result<()> {
+    match File::open(log) {
+        Ok(log) => log.sync_data(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
