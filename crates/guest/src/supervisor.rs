@@ -34,9 +34,6 @@ const CONNECTIONS: usize = 1024;
 /// How much output is moved in one go.
 const BUFFER: usize = 32 << 10;
 
-/// Output that may come in between two looks at how much is kept of all processes.
-const RECLAIM_EVERY: usize = 1 << 20;
-
 /// How long the reaper stands aside for a child on its way to execve before it looks again.
 const BIRTH: Duration = Duration::from_millis(20);
 
@@ -54,7 +51,6 @@ pub struct Supervisor {
     leash: Option<OwnedFd>,
     signals: Signals,
     buffer: Vec<u8>,
-    moved: usize,
     reap_again: Option<Instant>,
     shutdown: Option<Shutdown>,
 }
@@ -76,16 +72,7 @@ impl Supervisor {
         if let Some(leash) = &leash {
             add(leash.as_fd(), LEASH)?;
         }
-        Ok(Supervisor {
-            guest,
-            listener,
-            leash,
-            signals,
-            buffer: Vec::new(),
-            moved: 0,
-            reap_again: None,
-            shutdown: None,
-        })
+        Ok(Supervisor { guest, listener, leash, signals, buffer: Vec::new(), reap_again: None, shutdown: None })
     }
 
     /// Runs until the sandbox is to end and has ended.
@@ -106,10 +93,6 @@ impl Supervisor {
                     LEASH => self.feel_leash(),
                     token => self.pump(token),
                 }
-            }
-            if self.moved >= RECLAIM_EVERY {
-                self.moved = 0;
-                self.guest.table().reclaim();
             }
             if self.reap_again.is_some_and(|at| at <= Instant::now()) {
                 self.reap();
@@ -176,9 +159,14 @@ impl Supervisor {
     }
 
     fn pump(&mut self, token: u64) {
-        let Some(process) = self.guest.table().get(token >> 1).cloned() else { return };
+        let process = {
+            let table = self.guest.table();
+            table.make_room(BUFFER);
+            table.get(token >> 1).cloned()
+        };
+        let Some(process) = process else { return };
         self.buffer.resize(BUFFER, 0);
-        self.moved += process.pump((token & 1) as usize, &self.guest.epoll, &mut self.buffer);
+        process.pump((token & 1) as usize, &self.guest.epoll, &mut self.buffer);
     }
 
     fn obey_signals(&mut self) -> io::Result<()> {

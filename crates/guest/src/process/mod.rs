@@ -35,7 +35,7 @@ use cove_protocol::process::{Command, Exit, Info};
 use rustix::event::epoll;
 use rustix::io::{Errno, ioctl_fionread};
 
-use output::{KEPT, Output, Piece, Stream};
+use output::{Account, KEPT, Output, Piece, Stream};
 
 /// How far a reader may lag before the process has to wait for it.
 const WINDOW: u64 = 512 << 10;
@@ -125,7 +125,7 @@ pub struct Ends {
 }
 
 impl Process {
-    pub fn new(id: u64, pid: u32, asked: Asked, ends: Ends, kills_before: Option<u64>) -> Self {
+    pub fn new(id: u64, pid: u32, asked: Asked, ends: Ends, kills_before: Option<u64>, account: Account) -> Self {
         let Ends { sources, input, terminal, original } = ends;
         let mut sources = sources
             .map(|end| end.map(|(stream, file)| Source { stream, file: Arc::new(file), paused: false, owed: 0 }));
@@ -148,7 +148,7 @@ impl Process {
             kills_before,
             original,
             state: Mutex::new(State {
-                output: Output::default(),
+                output: Output::on(account),
                 sources,
                 readers: Vec::new(),
                 next_reader: 0,
@@ -175,18 +175,16 @@ impl Process {
         Ok(())
     }
 
-    /// Reads what one stream has, once, and tells how much that was. The buffer is the supervisor's.
-    pub fn pump(&self, index: usize, epoll: &OwnedFd, buffer: &mut [u8]) -> usize {
+    /// Reads what one stream has, once. The buffer is the supervisor's, who has made room for all that fits in it.
+    pub fn pump(&self, index: usize, epoll: &OwnedFd, buffer: &mut [u8]) {
         let mut state = self.state();
         let state = &mut *state;
-        let Some(source) = state.sources.get_mut(index).and_then(Option::as_mut) else { return 0 };
+        let Some(source) = state.sources.get_mut(index).and_then(Option::as_mut) else { return };
         if source.paused {
-            return 0;
+            return;
         }
-        let mut moved = 0;
         match rustix::io::read(&*source.file, &mut *buffer) {
             Ok(count @ 1..) => {
-                moved = count;
                 source.owed = source.owed.saturating_sub(count as u64);
                 if state.exit.is_none() {
                     state.output.append(source.stream, buffer.get(..count).unwrap_or_default());
@@ -208,7 +206,6 @@ impl Process {
             }
         }
         self.publish(state);
-        moved
     }
 
     /// The kernel has reaped it. Returns when to look again whether its pipes are dry, if they are not.
@@ -317,16 +314,11 @@ impl Process {
         state.resume(self.id, epoll);
     }
 
-    /// Lets old output go down to `limit` where nobody reads, and tells what is left.
-    pub fn shrink(&self, limit: usize) -> usize {
+    /// Lets old output go down to `limit` where nobody reads.
+    pub fn shrink(&self, limit: usize) {
         let mut state = self.state();
         let needed = state.slowest();
         state.output.trim(limit, needed);
-        state.output.cost()
-    }
-
-    pub fn cost(&self) -> usize {
-        self.state().output.cost()
     }
 
     /// Whether children left behind still hold its pipes.

@@ -3,8 +3,13 @@
 //! Chunks of one stream each, in the order they were read; a byte's offset counts all streams together. The oldest
 //! chunks go first. A chunk costs more than its bytes, so that a process that alternates single bytes between its
 //! streams cannot make the guest keep a hundred times what it wrote.
+//!
+//! All outputs of a guest share one [`Account`], which is exact at any moment: the supervisor makes room before it reads, so
+//! that the sum never passes its bound, not even for the moment between a read and the next look.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cove_protocol::Kind;
 
@@ -46,18 +51,52 @@ impl Chunk {
     }
 
     fn cost(&self) -> usize {
-        self.bytes.len() + OVERHEAD
+        Output::cost_of(self.bytes.len())
     }
 }
 
-#[derive(Default)]
+/// What all outputs together cost.
+#[derive(Clone, Default)]
+pub struct Account(Arc<AtomicUsize>);
+
+impl Account {
+    pub fn total(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, cost: usize) {
+        self.0.fetch_add(cost, Ordering::Relaxed);
+    }
+
+    fn subtract(&self, cost: usize) {
+        self.0.fetch_sub(cost, Ordering::Relaxed);
+    }
+}
+
+#[cfg_attr(test, derive(Default))]
 pub struct Output {
     chunks: VecDeque<Chunk>,
     end: u64,
     cost: usize,
+    account: Account,
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        self.account.subtract(self.cost);
+    }
 }
 
 impl Output {
+    pub fn on(account: Account) -> Output {
+        Output { chunks: VecDeque::new(), end: 0, cost: 0, account }
+    }
+
+    /// The most that taking in so many bytes costs.
+    pub const fn cost_of(bytes: usize) -> usize {
+        bytes + OVERHEAD
+    }
+
     /// The oldest byte kept.
     pub fn start(&self) -> u64 {
         self.chunks.front().map_or(self.end, |chunk| chunk.start)
@@ -68,6 +107,7 @@ impl Output {
         self.end
     }
 
+    #[cfg(test)]
     pub fn cost(&self) -> usize {
         self.cost
     }
@@ -81,17 +121,22 @@ impl Output {
             && last.bytes.try_reserve(bytes.len()).is_ok()
         {
             last.bytes.extend_from_slice(bytes);
-            self.cost += bytes.len();
+            self.charge(bytes.len());
         } else {
             let mut kept = Vec::new();
             if kept.try_reserve_exact(bytes.len()).is_ok() && self.chunks.try_reserve(1).is_ok() {
                 kept.extend_from_slice(bytes);
                 let chunk = Chunk { stream, start: self.end, bytes: kept };
-                self.cost += chunk.cost();
+                self.charge(chunk.cost());
                 self.chunks.push_back(chunk);
             }
         }
         self.end += bytes.len() as u64;
+    }
+
+    fn charge(&mut self, cost: usize) {
+        self.cost += cost;
+        self.account.add(cost);
     }
 
     /// Lets the oldest chunks go until at most `limit` is kept or the next one holds a byte at or after `needed`.
@@ -100,7 +145,9 @@ impl Output {
             && let Some(oldest) = self.chunks.front()
             && oldest.end() <= needed
         {
-            self.cost -= oldest.cost();
+            let cost = oldest.cost();
+            self.cost -= cost;
+            self.account.subtract(cost);
             self.chunks.pop_front();
         }
         if self.chunks.is_empty() {
@@ -174,6 +221,23 @@ mod tests {
         output.trim(0, u64::MAX);
         assert_eq!((output.start(), output.end(), output.cost()), (3000, 3000, 0));
         assert_eq!(output.read(0, 10), Piece::Gap { next: 3000 });
+    }
+
+    #[test]
+    fn the_account_is_the_sum_of_all_at_any_moment() {
+        let account = Account::default();
+        let (mut one, mut other) = (Output::on(account.clone()), Output::on(account.clone()));
+        for round in 1..100 {
+            one.append(Stream::Output, &vec![b'a'; round * 100]);
+            other.append(if round % 2 == 0 { Stream::Output } else { Stream::Error }, &vec![b'b'; round * 37]);
+            one.trim(100_000, u64::MAX);
+            other.trim(1000, round as u64 * 500);
+            assert_eq!(account.total(), one.cost() + other.cost());
+        }
+        drop(one);
+        assert_eq!(account.total(), other.cost());
+        drop(other);
+        assert_eq!(account.total(), 0);
     }
 
     #[test]

@@ -84,7 +84,7 @@ fn launch(guest: &Guest, spec: Spec) -> Result<Follower> {
         started_at_ms: now_ms(),
     };
     let mut table = guest.table();
-    let process = Arc::new(Process::new(table.next_id(), pid, asked, ends, kills_before));
+    let process = Arc::new(Process::new(table.next_id(), pid, asked, ends, kills_before, table.account()));
     let (key, _) = process.join(Some(0), Arc::clone(&wake));
     table.insert(Arc::clone(&process));
     if let Some(timeout) = spec.timeout_ms

@@ -10,7 +10,7 @@ use cove_protocol::{Failure, FailureKind};
 
 use super::Process;
 use super::memory::Kills;
-use super::output::KEPT;
+use super::output::{Account, KEPT, Output};
 use crate::failure::Result;
 
 /// Finished processes that stay findable.
@@ -41,6 +41,8 @@ pub struct Table {
     finished: VecDeque<u64>,
     due: BTreeMap<(Instant, u64), Due>,
     next: u64,
+    /// What is kept of all processes together.
+    account: Account,
 }
 
 impl Table {
@@ -53,12 +55,17 @@ impl Table {
             finished: VecDeque::new(),
             due: BTreeMap::new(),
             next,
+            account: Account::default(),
         }
     }
 
     pub fn next_id(&mut self) -> u64 {
         self.next += 1;
         self.next
+    }
+
+    pub fn account(&self) -> Account {
+        self.account.clone()
     }
 
     pub fn insert(&mut self, process: Arc<Process>) {
@@ -147,17 +154,20 @@ impl Table {
         }
     }
 
-    /// Keeps the memory of all output together within bounds: that of finished processes goes first, oldest first.
-    pub fn reclaim(&self) {
-        let mut total: usize = self.processes.values().map(|process| process.cost()).sum();
+    /// Makes room for so many more bytes of output within what all processes together may keep: that of finished processes
+    /// goes first, oldest first. What readers have not seen yet stays in any case; they hold up their own process.
+    pub fn make_room(&self, bytes: usize) {
+        let most = KEPT_IN_ALL - Output::cost_of(bytes);
+        if self.account.total() <= most {
+            return;
+        }
         let finished = self.finished.iter().filter_map(|id| self.processes.get(id)).map(|process| (process, 0));
         let running = self.alive().map(|process| (process, KEPT_WHEN_TIGHT));
         for (process, limit) in finished.chain(running) {
-            if total <= KEPT_IN_ALL {
+            if self.account.total() <= most {
                 return;
             }
-            let before = process.cost();
-            total = total.saturating_sub(before.saturating_sub(process.shrink(limit)));
+            process.shrink(limit);
         }
     }
 }
