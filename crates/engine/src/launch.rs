@@ -83,6 +83,7 @@ fn contain(
     guest: BorrowedFd<'_>,
     window: &mut usize,
 ) -> Result<Infallible, Refused> {
+    rustix::process::setsid().step("leave the engine's terminal")?; //                 its signals and /dev/tty are not ours
     namespace::enter(passed.get(launch.network)?, Kind::Network).step("enter the network namespace")?;
     rustix::system::sethostname(launch.hostname.as_bytes()).step("set the host name")?;
     root::enter(launch, passed, overlays, means.privilege)?; //                        files: the overlay, /proc, /dev

@@ -20,6 +20,7 @@ mod run;
 mod run_signals;
 mod run_terminal;
 mod security;
+mod serve_terminal;
 mod telemetry;
 mod terminal_verbs;
 mod tls;

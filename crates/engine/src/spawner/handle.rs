@@ -1,6 +1,7 @@
 //! The engine's end of its spawners.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -28,6 +29,8 @@ impl Spawner {
         let (ours, theirs) = sockets()?;
         let child = Command::new(program)
             .arg(super::ARGUMENT)
+            // Out of the terminal's foreground group: a Ctrl-C is meant for the engine's program, not for what it started.
+            .process_group(0)
             .env_clear()
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
@@ -44,7 +47,9 @@ impl Spawner {
         let (ours, theirs) = sockets()?;
         let pid = cove_sys::clone::fork(alone, || {
             let closed = cove_sys::exec::close_all_but(3, theirs.as_fd());
-            if closed.is_ok() { super::run(&theirs, super::Guest::Own) } else { 2 }
+            // As above; a fresh fork leads no group, so this cannot fail.
+            let apart = rustix::process::setsid();
+            if closed.is_ok() && apart.is_ok() { super::run(&theirs, super::Guest::Own) } else { 2 }
         })
         .step("fork a spawner")?;
         Ok(Spawner { socket: Some(ours), pid })

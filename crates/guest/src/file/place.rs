@@ -82,7 +82,10 @@ pub fn open_directory(from: impl AsFd, path: &str) -> std::result::Result<OwnedF
 
 /// Opens with the kernel's promise not to pass through `/proc/*/fd` and its like, which lead out of every tree.
 pub fn open_beneath(from: impl AsFd, path: &CString, flags: OFlags, mode: Mode) -> std::result::Result<OwnedFd, Errno> {
-    let flags = flags | OFlags::CLOEXEC;
+    // The guest leads a session: a terminal that it opens must not become its own. With O_PATH nothing is opened, and the
+    // kernel refuses the two together.
+    let terminal = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NOCTTY };
+    let flags = flags | OFlags::CLOEXEC | terminal;
     // An absolute path, or an absolute symlink on the way, starts at the process's root, which is the sandbox's.
     // RESOLVE_IN_ROOT would make it start at `from`.
     loop {
