@@ -168,7 +168,11 @@ impl Records {
         match fs::rename(&directory, self.gone.join(id.as_str())) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             // One of the same name is still there.
-            Err(_) => fs::remove_dir_all(&directory).map_err(Error::file("remove", directory)),
+            Err(_) => match fs::remove_dir_all(&directory) {
+                // Another engine on the same data clears the same away.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                other => other.map_err(Error::file("remove", directory)),
+            },
             Ok(()) => Ok(()),
         }
     }

@@ -374,3 +374,37 @@ fn figures() {
         row("remove", groups.iter().map(|group| timed(&mut || group.remove().unwrap())).collect());
     }
 }
+
+/// Each is one life of an engine: the realm opened, a sandbox's group made and joined, all let go again. The last one out removes
+/// what the next one has perhaps just begun to use.
+fn lives_side_by_side(many: usize, lives: usize) {
+    let realm = format!("cove-test-side-{many}-{}", std::process::id());
+    if Hierarchy::of_realm(&realm).unwrap().absent().is_some() {
+        return eprintln!("skipped: no control groups");
+    }
+    std::thread::scope(|scope| {
+        for place in 0..many {
+            let realm = &realm;
+            scope.spawn(move || {
+                for life in 0..lives {
+                    let hierarchy = Hierarchy::of_realm(realm).unwrap_or_else(|error| panic!("life {life}: {error}"));
+                    let group = hierarchy.create(&format!("g{place}"), &Limits::default()).unwrap();
+                    let entry = group.entry().unwrap();
+                    assert!(!entry.tasks.is_empty() || entry.directory.is_some());
+                    group.remove().unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(directories_named(&realm), Vec::<String>::new(), "the last one removes the realm");
+}
+
+#[test]
+fn two_engines_that_come_and_go_do_not_take_each_others_groups_away() {
+    lives_side_by_side(2, 500);
+}
+
+#[test]
+fn eight_engines_that_come_and_go_do_not_take_each_others_groups_away() {
+    lives_side_by_side(8, 100);
+}

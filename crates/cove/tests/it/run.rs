@@ -175,3 +175,28 @@ fn eight_at_once_do_not_get_in_each_others_way() {
         assert_eq!((finished.code, finished.stdout.trim()), (0, number.to_string().as_str()), "{}", finished.stderr);
     }
 }
+
+/// One that ends tidies up what the next one has perhaps just begun to use.
+fn runs_side_by_side(many: usize, runs: usize) {
+    let place = TestDirectory::new();
+    std::thread::scope(|scope| {
+        for _ in 0..many {
+            scope.spawn(|| {
+                for _ in 0..runs {
+                    let finished = place.cove(["run", "--", "echo", "well"]).finish().expect_success();
+                    assert_eq!((finished.stdout.as_str(), finished.stderr.as_str()), ("well\n", ""));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn two_runs_side_by_side_do_not_get_in_each_others_way() {
+    runs_side_by_side(2, 40);
+}
+
+#[test]
+fn eight_runs_side_by_side_do_not_get_in_each_others_way() {
+    runs_side_by_side(8, 8);
+}

@@ -56,7 +56,7 @@ pub struct Hierarchy {
 #[derive(Debug)]
 struct Inner {
     tree: Tree,
-    /// Shared by all that use the realm; who gets it alone may take the empty directories away.
+    /// On the landmark, shared by all that use the realm; who gets it alone removes the empty directories, the landmark last.
     lock: Option<File>,
 }
 
@@ -86,18 +86,24 @@ impl Hierarchy {
     pub fn of_realm(realm: &str) -> Result<Hierarchy, Error> {
         check_name(realm)?;
         let layout = Layout::of_this_process().map_err(Error::at("read", Path::new("/proc/self/mountinfo")))?;
-        let on_v2 = layout.v2_controllers.iter().any(|name| name == "memory");
-        let tree = if on_v2 || layout.v1.is_empty() {
-            v2::Tree::prepare(&layout, realm).map(Tree::V2)
-        } else {
-            v1::Tree::prepare(&layout, realm).map(Tree::V1)
-        };
-        let tree = match tree {
-            Err(Error::Absent(absent)) => Tree::Absent(absent),
+        let on_v2 = layout.v2_controllers.iter().any(|name| name == "memory") || layout.v1.is_empty();
+        let landmark =
+            if on_v2 { v2::Tree::landmark_of(&layout, realm) } else { v1::Tree::landmark_of(&layout, realm) };
+        let inner = landmark.and_then(|landmark| {
+            // All that follows is made under the lock: a neighbour that ends removes nothing meanwhile.
+            let lock = Some(share(&landmark)?);
+            let tree = if on_v2 {
+                v2::Tree::at(landmark).map(Tree::V2)
+            } else {
+                v1::Tree::prepare(&layout, realm, landmark).map(Tree::V1)
+            };
+            Ok(Inner { tree: tree?, lock })
+        });
+        let inner = match inner {
+            Err(Error::Absent(absent)) => Inner { tree: Tree::Absent(absent), lock: None },
             other => other?,
         };
-        let lock = tree.landmark().map(|landmark| share(landmark, &tree)).transpose()?;
-        Ok(Hierarchy { inner: Arc::new(Inner { tree, lock }) })
+        Ok(Hierarchy { inner: Arc::new(inner) })
     }
 
     pub fn version(&self) -> Version {
@@ -134,7 +140,7 @@ impl Hierarchy {
     pub fn create(&self, name: &str, limits: &Limits) -> Result<Group, Error> {
         check_name(name)?;
         let opened = match self.inner.tree.create(name) {
-            // The empty realm was taken away by a neighbour that ended.
+            // Somebody removed the empty realm by hand.
             Err(Error::File { source, .. }) if source.kind() == ErrorKind::NotFound => {
                 self.inner.tree.make_bases().and_then(|()| self.inner.tree.create(name))
             }
@@ -317,21 +323,28 @@ fn remove_directory(path: &Path, deadline: &Deadline, name: &str) -> Result<(), 
     }
 }
 
-/// The lock is worth something only on the directory that is there: a neighbour that ended may have taken the empty one away
-/// while we waited for it.
-fn share(landmark: &Path, tree: &Tree) -> Result<File, Error> {
+/// Makes the landmark and locks it. The lock counts only on the directory that is there: a neighbour that ended may have
+/// removed it while we waited.
+fn share(landmark: &Path) -> Result<File, Error> {
     loop {
-        tree.make_bases()?;
+        make_directory(landmark)?;
         let lock = match File::open(landmark) {
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             other => other.map_err(Error::at("open", landmark))?,
         };
-        rustix::fs::flock(&lock, FlockOperation::LockShared)
+        rustix::io::retry_on_intr(|| rustix::fs::flock(&lock, FlockOperation::LockShared))
             .map_err(|errno| Error::at("lock", landmark)(errno.into()))?;
         let inode = |metadata: std::io::Result<fs::Metadata>| metadata.map(|metadata| metadata.ino()).ok();
         if inode(lock.metadata()) == inode(fs::metadata(landmark)) {
             return Ok(lock);
         }
+    }
+}
+
+fn make_directory(path: &Path) -> Result<(), Error> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(Error::at("make", path)(error)),
+        _ => Ok(()),
     }
 }
 

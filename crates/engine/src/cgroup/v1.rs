@@ -12,12 +12,14 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::fs::Access;
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::layout::{Layout, Mounted};
 use super::processors::{Processors, Seat, held_by_seat};
 use super::ready::Ready;
-use super::{Absent, Deadline, Error, Opened, Usage, Window, file, remove_directory, v2};
+use super::{Absent, Deadline, Error, Opened, Usage, Window, file, make_directory, remove_directory, v2};
 use crate::spec::Limits;
 
 /// Bandwidth is measured out per so many microseconds; the kernel's own default.
@@ -50,14 +52,14 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    pub(super) fn prepare(layout: &Layout, realm: &str) -> Result<Tree, Error> {
-        let needed = |controller: &str| -> Result<PathBuf, Error> {
-            let mounted = layout.v1.get(controller).ok_or_else(|| Absent {
-                reason: format!("the {controller} controller is not mounted"),
-                remedy: format!("mount it: mount -t cgroup -o {controller} cgroup /sys/fs/cgroup/{controller}"),
-            })?;
-            Ok(base(controller, mounted, realm)?)
-        };
+    /// The directory that says whether a group exists, and that all engines of the realm lock.
+    pub(super) fn landmark_of(layout: &Layout, realm: &str) -> Result<PathBuf, Error> {
+        needed(layout, "memory", realm)
+    }
+
+    /// The caller has locked the landmark.
+    pub(super) fn prepare(layout: &Layout, realm: &str, memory: PathBuf) -> Result<Tree, Error> {
+        let needed = |controller: &str| needed(layout, controller, realm);
         // A directory that turns out to be of no use does not stay.
         let wanted = |controller: &str, mounted: Option<&Mounted>, useful: &dyn Fn(&Path) -> bool| {
             let base = base(controller, mounted?, realm).ok()?;
@@ -81,7 +83,6 @@ impl Tree {
             Some(base) => file::read(&base.join("cpuset.cpus"))?,
             None => fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_else(|_| "0".into()),
         };
-        let memory = needed("memory")?;
         Ok(Tree {
             swap_counted: memory.join("memory.memsw.limit_in_bytes").exists(),
             memory,
@@ -113,7 +114,7 @@ impl Tree {
         self.bases().into_iter().filter(|base| Some(*base) != self.unified.as_ref()).collect()
     }
 
-    /// The directory that tells whether a group exists.
+    /// See [`Tree::landmark_of`].
     pub(super) fn landmark(&self) -> &Path {
         &self.memory
     }
@@ -276,10 +277,14 @@ impl Tree {
     fn window_directory(&self, list: &str) -> Result<PathBuf, Error> {
         let base = self.cpuset.as_deref().unwrap_or(Path::new(""));
         let window = base.join(format!("cpus-{list}"));
-        if !window.exists() {
+        let cpus = window.join("cpuset.cpus");
+        let is_set = |text: &String| !text.trim().is_empty();
+        // Another engine of the realm may have made it a moment ago and not filled it in yet: nobody can join it so (ENOSPC).
+        // Both write the same.
+        if !fs::read_to_string(&cpus).is_ok_and(|text| is_set(&text)) {
             make_directory(&window)?;
             file::write(&window.join("cpuset.mems"), file::read(&base.join("cpuset.mems"))?.trim())?;
-            file::write(&window.join("cpuset.cpus"), list)?;
+            file::write(&cpus, list)?;
         }
         Ok(window)
     }
@@ -440,7 +445,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Takes away the empty directories that groups were made in.
+    /// Removes the empty directories that groups were made in. The caller has the landmark's lock alone; the landmark goes
+    /// last, since from then on the lock holds nobody back.
     pub(super) fn tidy(&self) {
         if let Some(cpuset) = &self.cpuset {
             for entry in fs::read_dir(cpuset).into_iter().flatten().flatten() {
@@ -450,7 +456,8 @@ impl Tree {
                 }
             }
         }
-        for base in self.bases().into_iter().chain(&self.cpuset) {
+        let others = self.bases().into_iter().chain(&self.cpuset).filter(|base| **base != self.memory);
+        for base in others.chain([&self.memory]) {
             let _ = fs::remove_dir(base);
         }
     }
@@ -484,13 +491,27 @@ pub(super) fn quota(cpus: f64, seat: Option<&Seat>, processors: usize) -> Option
     if held_by_seat(cpus, width) { None } else { Some(((cpus * QUOTA_PERIOD as f64) as u64).max(1000)) }
 }
 
+/// Our directory in a tree that sandboxes cannot do without.
+fn needed(layout: &Layout, controller: &str, realm: &str) -> Result<PathBuf, Error> {
+    let mounted = layout.v1.get(controller).ok_or_else(|| Absent {
+        reason: format!("the {controller} controller is not mounted"),
+        remedy: format!("mount it: mount -t cgroup -o {controller} cgroup /sys/fs/cgroup/{controller}"),
+    })?;
+    Ok(base(controller, mounted, realm)?)
+}
+
 /// Our directory in one tree: at its top where we may, else below our own group, which somebody has then handed to us.
 fn base(controller: &str, mounted: &Mounted, realm: &str) -> Result<PathBuf, Absent> {
     let below_own = mounted.own.as_ref().map(|own| mounted.at.join(own));
     for parent in std::iter::once(mounted.at.clone()).chain(below_own) {
         let base = parent.join(realm);
-        if make_directory(&base).is_ok() && file::is_writable(&base) {
-            return Ok(base);
+        while make_directory(&base).is_ok() {
+            match rustix::fs::access(&base, Access::WRITE_OK) {
+                Ok(()) => return Ok(base),
+                // A neighbour that ends has just removed the empty one.
+                Err(Errno::NOENT) => {}
+                Err(_) => break,
+            }
         }
     }
     Err(Absent {
@@ -507,13 +528,6 @@ fn may_enter(mounted: &Mounted, group: &Path) -> bool {
     let Some(own) = mounted.own.as_ref().map(|own| mounted.at.join(own)) else { return false };
     let above: PathBuf = own.components().zip(group.components()).take_while(|(a, b)| a == b).map(|(a, _)| a).collect();
     file::is_writable(&above.join("cgroup.procs"))
-}
-
-fn make_directory(path: &Path) -> Result<(), Error> {
-    match fs::create_dir(path) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(Error::at("make", path)(error)),
-        _ => Ok(()),
-    }
 }
 
 /// A v1 cpuset starts empty, and nobody can join it so: it gets all that its parent has.
@@ -556,7 +570,8 @@ mod tests {
         let mut layout = Layout::of_this_process().unwrap();
         layout.v2 = None;
         let realm = format!("cove-test-v1-{}", std::process::id());
-        let tree = match Tree::prepare(&layout, &realm) {
+        let prepared = Tree::landmark_of(&layout, &realm).and_then(|memory| Tree::prepare(&layout, &realm, memory));
+        let tree = match prepared {
             Err(Error::Absent(absent)) => return eprintln!("skipped: {absent}"),
             other => other.unwrap(),
         };

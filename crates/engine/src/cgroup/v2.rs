@@ -19,7 +19,7 @@ use std::sync::Arc;
 use super::layout::{Layout, Mounted};
 use super::processors::{Processors, Seat};
 use super::v1::{Fresh, quota};
-use super::{Absent, Deadline, Entry, Error, Usage, file, remove_directory};
+use super::{Absent, Deadline, Entry, Error, Usage, file, make_directory, remove_directory};
 use crate::spec::Limits;
 
 const USEFUL: [&str; 5] = ["memory", "cpu", "pids", "cpuset", "io"];
@@ -33,23 +33,20 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    pub(super) fn prepare(layout: &Layout, realm: &str) -> Result<Tree, Error> {
+    /// Where the realm's groups lie, and what all engines of the realm lock.
+    pub(super) fn landmark_of(layout: &Layout, realm: &str) -> Result<PathBuf, Error> {
         let mounted = layout.v2.as_ref().ok_or_else(|| Absent {
             reason: "no control groups are mounted".into(),
             remedy: "mount them: mount -t cgroup2 cgroup2 /sys/fs/cgroup".into(),
         })?;
         let parent = parent(mounted, realm)?;
         enable(&parent, realm)?;
-        let base = parent.join(realm);
-        Tree::at(base)
+        Ok(parent.join(realm))
     }
 
     /// In a directory whose parent has given it controllers.
-    fn at(base: PathBuf) -> Result<Tree, Error> {
-        match fs::create_dir(&base) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(Error::at("make", &base)(error)),
-            _ => {}
-        }
+    pub(super) fn at(base: PathBuf) -> Result<Tree, Error> {
+        make_directory(&base)?;
         enable_all(&base)?;
         let enabled = file::read(&base.join("cgroup.subtree_control"))?;
         let controllers: BTreeSet<String> = enabled.split_whitespace().map(str::to_owned).collect();
@@ -305,10 +302,7 @@ fn enable(parent: &Path, realm: &str) -> Result<(), Error> {
     match enable_all(parent) {
         Err(error) if error.errno() == Some(rustix::io::Errno::BUSY.raw_os_error()) => {
             let aside = parent.join(server_group(realm));
-            match fs::create_dir(&aside) {
-                Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(Error::at("make", &aside)(error)),
-                _ => {}
-            }
+            make_directory(&aside)?;
             file::write(&aside.join("cgroup.procs"), "0")?;
             enable_all(parent).map_err(|error| match error.errno() {
                 Some(errno) if errno == rustix::io::Errno::BUSY.raw_os_error() => Error::Absent(Absent {
