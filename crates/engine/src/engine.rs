@@ -120,6 +120,9 @@ impl Engine {
 
     fn bring_up(&self, spec: &Spec, fresh: Fresh, greeting: Greeting) -> Result<Running, Error> {
         let (house, id) = (&*self.house, &spec.id);
+        if fresh == Fresh::Yes {
+            house.processes.check(&spec.limits)?;
+        }
         let nest = match fresh {
             Fresh::Yes => house.records.begin(spec, house.pool.cradle())?,
             Fresh::No => house.records.begin_again(spec)?,
@@ -234,6 +237,9 @@ impl Engine {
         };
         let unasked: Vec<Limit> = Limit::ALL.into_iter().filter(same).collect();
         self.house.hold.check(spec.storage, limits, &unasked)?;
+        if spec.limits.pids != limits.pids {
+            self.house.processes.check(limits)?;
+        }
         if self.house.privilege != Privilege::Root && spec.limits.pids != limits.pids && self.house.running(id).is_ok()
         {
             return Err(Error::Invalid(format!(

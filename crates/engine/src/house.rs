@@ -21,6 +21,7 @@ use crate::fence::{Fence, Inside};
 use crate::guest_line::{self, Asked};
 use crate::hold::{Hold, Limit};
 use crate::life::Live;
+use crate::lock_watch::LockWatch;
 use crate::memory_info;
 use crate::network::Proxy;
 use crate::pool::{Identity, Pool};
@@ -29,6 +30,7 @@ use crate::process;
 use crate::reaper::{self, Exit, Task};
 use crate::record::{Life, Records};
 use crate::refused::{Refused, Step};
+use crate::share::{self, Processes};
 use crate::spawner::handle::Spawners;
 use crate::spawner::wire::{Answer, Outgoing, Request};
 use crate::spec::{Durability, Limits, Network, SandboxId, Spec, Storage};
@@ -50,6 +52,9 @@ pub struct House {
     /// Limits that nobody asked for.
     pub waived: Vec<Limit>,
     pub unmerged: Vec<&'static str>,
+    /// How many processes sandboxes may have on this host.
+    pub processes: Processes,
+    locks: LockWatch,
     memory: MemoryWatch,
     proxy: OnceLock<Proxy>,
     starting_proxy: Mutex<()>,
@@ -70,6 +75,15 @@ pub enum Slot {
     /// A launch is under way.
     Starting,
     Running(Arc<Live>),
+}
+
+impl Slot {
+    fn live(&self) -> Option<Arc<Live>> {
+        match self {
+            Slot::Starting => None,
+            Slot::Running(live) => Some(Arc::clone(live)),
+        }
+    }
 }
 
 /// How long a new guest may take to answer; on a loaded machine a launch takes tens of milliseconds.
@@ -114,6 +128,9 @@ impl House {
         leashes: Leashes,
     ) -> Result<(House, Receiver<Departure>), Error> {
         let data = &config.data;
+        if privilege == Privilege::Root {
+            share::raise_open_files();
+        }
         let records = Records::open(data)?;
         let hierarchy = Hierarchy::of_realm(&records.realm()?)?;
         let target = if privilege == Privilege::Root { config.pool } else { 0 };
@@ -130,6 +147,8 @@ impl House {
             privilege,
             waived: config.waived.clone(),
             unmerged: base::unmerged(),
+            processes: Processes::of_the_host(),
+            locks: LockWatch::default(),
             hierarchy,
             memory: MemoryWatch::start()?,
             proxy: OnceLock::new(),
@@ -203,7 +222,12 @@ impl House {
 
     /// Those that really hold.
     pub fn limits(&self, spec: &Spec) -> Limits {
-        self.hold.effective(spec.storage, &spec.limits)
+        let mut limits = self.hold.effective(spec.storage, &spec.limits);
+        if self.privilege == Privilege::Root {
+            // A sandbox of an earlier version may have been promised more.
+            limits.pids = limits.pids.min(self.processes.most_of_one());
+        }
+        limits
     }
 
     /// A user namespace for a new life, and what `other` does meanwhile.
@@ -452,6 +476,7 @@ impl House {
                 let _ = self.watch_memory(&live);
             }
             Task::LetGo(descriptors) => drop(descriptors),
+            Task::Watch => self.watch_locks(),
             Task::Tend => {
                 // What cannot be made ahead now, a launch makes and tells why.
                 let _ = self.store.tend(self.pool.target());
@@ -462,6 +487,14 @@ impl House {
                 let _ = self.store.empty_trash();
             }
         }
+    }
+
+    fn watch_locks(&self) {
+        if self.privilege != Privilege::Root || self.lock().is_empty() || !self.locks.is_alarmed() {
+            return;
+        }
+        let running: Vec<Arc<Live>> = self.lock().values().filter_map(Slot::live).collect();
+        self.locks.enforce(running.iter().filter_map(|live| live.group.as_ref()));
     }
 
     pub fn watch_memory(&self, live: &Live) -> Result<(), Error> {

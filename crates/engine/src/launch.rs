@@ -92,10 +92,10 @@ fn contain(
     means.rlimits.apply()?; //                                                         second walls, oom score
     launch.processes.map_or(Ok(()), fence::bound_processes)?;
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).step("open /dev/null")?;
-    namespace::enter(passed.get(launch.user_namespace)?, Kind::User).step("enter the user namespace")?;
+    means.filter.install(launch.rules)?; //                                            as root: see `seccomp::Filter`
+    means.filter.secret().enter(passed.get(launch.user_namespace)?).step("enter the user namespace")?;
     root::become_first_user(launch)?; //                                               0 inside, nobody outside
     capability::bound()?; //                                                           what sudo can never exceed
-    means.filter.install(launch.rules)?; //                                               needs a capability, so before they go
     capability::drop()?;
     become_guest(launch, passed, null.as_fd(), guest) //                               every other descriptor closes
 }

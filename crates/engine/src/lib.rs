@@ -46,6 +46,7 @@ mod house;
 mod launch;
 mod life;
 mod limits;
+mod lock_watch;
 mod memory_info;
 mod pool;
 mod process;
@@ -54,6 +55,7 @@ mod record;
 mod root;
 mod seccomp;
 mod settings;
+mod share;
 mod user_namespace;
 
 pub use engine::{Config, Departure, Engine, Spawning};

@@ -13,7 +13,7 @@ const RLIMITS: [(Resource, u64, u64); 6] = [
     // core_pattern is the host's: a crash inside must not start a helper outside.
     (Resource::Core, 0, 0),
     (Resource::Nofile, 1 << 20, 1 << 20),
-    // cgroups count processes; this is the second wall where a host has none.
+    // cgroups count processes; this is the second wall where a host has none. As in `share`.
     (Resource::Nproc, 32 << 10, 32 << 10),
     (Resource::Memlock, 8 << 20, 8 << 20),
     (Resource::Msgqueue, 819_200, 819_200),

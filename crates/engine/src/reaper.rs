@@ -31,12 +31,17 @@ pub enum Task {
     /// period for it, and most short lives never need it.
     Settle(Arc<Live>, Age),
     EmptyTrash,
+    /// Once a second: what no limit of the kernel's bounds.
+    Watch,
     /// Uppers are made ahead and the pool of them looked after: after a launch, and now and then of itself.
     Tend,
 }
 
 /// How long the storage is left alone where nobody launches: those who only write need room too.
 const TEND_EVERY: Duration = Duration::from_secs(5);
+
+/// How often what the kernel does not bound is looked at.
+const WATCH_EVERY: Duration = Duration::from_secs(1);
 
 /// How old a sandbox is before it settles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,13 +131,18 @@ impl Drop for Reaper {
 /// Does chores as they come, and lets sandboxes settle when they are old enough and still there.
 fn tidy(chores: &Receiver<Task>, work: &dyn Fn(Task)) {
     let mut settling: VecDeque<(Instant, Arc<Live>)> = VecDeque::new();
-    let mut tended = Instant::now();
+    let (mut tended, mut watched) = (Instant::now(), Instant::now());
     loop {
-        let next = settling.front().map_or(tended + TEND_EVERY, |(due, _)| (*due).min(tended + TEND_EVERY));
+        let regular = (tended + TEND_EVERY).min(watched + WATCH_EVERY);
+        let next = settling.front().map_or(regular, |(due, _)| (*due).min(regular));
         let task = chores.recv_timeout(next.saturating_duration_since(Instant::now()));
         if tended.elapsed() >= TEND_EVERY {
             work(Task::Tend);
             tended = Instant::now();
+        }
+        if watched.elapsed() >= WATCH_EVERY {
+            work(Task::Watch);
+            watched = Instant::now();
         }
         match task {
             Ok(Task::Settle(live, age)) => settling.push_back((Instant::now() + age.duration(), live)),

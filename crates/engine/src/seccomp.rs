@@ -10,6 +10,7 @@ mod program;
 
 use std::cell::OnceCell;
 
+use cove_sys::namespace::Secret;
 use cove_sys::seccomp::Instruction;
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +26,13 @@ pub enum Rules {
 }
 
 /// The compiled policies; made once per spawner.
+///
+/// A filter becomes machine code, and the kernel has one bounded memory for that, which all programs of the host share
+/// (`net.core.bpf_jit_limit`). Sandboxes can fill it up by filters of their own; only for who may load programs into the kernel (the host's
+/// root) there is always some left. So a filter is put up as root, before the launcher enters the sandbox's user namespace, and
+/// lets that one step through for who knows a secret: 64 bits that setns(2) ignores.
 pub struct Filter {
+    secret: Secret,
     ordinary: Vec<Instruction>,
     /// Made when first needed.
     shared_files: OnceCell<Vec<Instruction>>,
@@ -33,8 +40,15 @@ pub struct Filter {
 
 impl Filter {
     /// The built-in policy; its text is part of the program and tested with it.
-    pub fn new() -> Filter {
-        Filter { ordinary: program::compile(&policy::built_in()), shared_files: OnceCell::new() }
+    pub fn new() -> Result<Filter, Refused> {
+        let secret = Secret::new().step("make a secret")?;
+        let ordinary = program::compile(&policy::admit(policy::built_in(), secret));
+        Ok(Filter { secret, ordinary, shared_files: OnceCell::new() })
+    }
+
+    /// With which a filtered process enters its user namespace.
+    pub fn secret(&self) -> Secret {
+        self.secret
     }
 
     /// Needs CAP_SYS_ADMIN in the caller's user namespace: setuid programs shall work inside, so `no_new_privs` is not set.
@@ -42,7 +56,8 @@ impl Filter {
         let program = match rules {
             Rules::Ordinary => &self.ordinary,
             Rules::SharedFiles => {
-                self.shared_files.get_or_init(|| program::compile(&policy::built_in_for_shared_files()))
+                let policy = || policy::admit(policy::built_in_for_shared_files(), self.secret);
+                self.shared_files.get_or_init(|| program::compile(&policy()))
             }
         };
         cove_sys::seccomp::install(program).step("install the seccomp filter")

@@ -118,6 +118,65 @@ fn filled_shared_memory() {
     );
 }
 
+/// The number of the whole host is made small first, as it is on many a host: whoever opens an engine raises it.
+#[test]
+fn open_files_of_the_whole_host() {
+    let read = |name: &str| -> Vec<u64> {
+        let text = std::fs::read_to_string(format!("/proc/sys/fs/{name}")).unwrap();
+        text.split_whitespace().map(|number| number.parse().unwrap()).collect()
+    };
+    // Less than the sandbox's memory has room for, and enough for everybody else.
+    std::fs::write("/proc/sys/fs/file-max", (read("file-nr")[0] + 200_000).to_string()).unwrap();
+    let flood = "import os\nfor _ in range(40):\n if os.fork() == 0: break\n\
+        kept, told = [], False\nwhile True:\n try:\n  kept.append(os.open('/dev/null', 0))\n except (OSError, MemoryError):\n  \
+        if not told: os.write(1, b'refused'); told = True\n";
+    let raised = std::panic::catch_unwind(|| rages("open files of the host", flood));
+    let number = read("file-max")[0];
+    std::fs::write("/proc/sys/fs/file-max", i64::MAX.to_string()).unwrap();
+    assert_eq!(number, i64::MAX.cast_unsigned(), "the engine raises the host's number");
+    raised.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+/// No control group counts them: the process that holds them is ended.
+#[test]
+fn file_locks_without_end() {
+    rages(
+        "file locks",
+        "import fcntl, os\nfiles = 0\nwhile True:\n files += 1\n fd = os.open('/tmp/%d' % files, 66)\n \
+         for byte in range(500): fcntl.lockf(fd, fcntl.LOCK_EX, 1, 2 * byte)",
+    );
+}
+
+/// Out of a memory that all of the host shares; a launch needs some of it.
+#[test]
+fn programs_on_sockets() {
+    rages(
+        "socket filters",
+        &until_refused(
+            "import socket, ctypes; kept.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)); \
+             code = (ctypes.c_uint64 * 4096)(*([0x0000000000000006] * 4096)); \
+             kept[-1].setsockopt(1, 26, (4096).to_bytes(8, 'little') + ctypes.addressof(code).to_bytes(8, 'little'))",
+        ),
+    );
+}
+
+#[test]
+fn all_process_numbers_of_the_host() {
+    let house = House::open();
+    let all = Spec { limits: Limits { pids: 4 << 20, ..Limits::default() }, ..house.spec() };
+    let error = house.engine.launch(&all).unwrap_err().to_string();
+    assert!(error.contains("limits.pids") && error.contains("at most"), "{error}");
+    house.assert_empty();
+    // Whatever each of them may have, all together leave the host some.
+    let realm = std::fs::read_to_string(house.data.path().join("realm")).unwrap();
+    let bound = ["pids", "unified", ""].into_iter().find_map(|tree| {
+        let text = std::fs::read_to_string(format!("/sys/fs/cgroup/{tree}/{realm}/pids.max")).ok()?;
+        text.trim().parse::<u64>().ok()
+    });
+    let host: u64 = std::fs::read_to_string("/proc/sys/kernel/pid_max").unwrap().trim().parse().unwrap();
+    assert!(bound.is_some_and(|bound| bound <= host - 1024), "{bound:?} of {host}");
+}
+
 /// Nobody reads it.
 #[test]
 fn endless_output() {

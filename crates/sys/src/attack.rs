@@ -157,6 +157,34 @@ pub fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<()> {
     Ok(())
 }
 
+/// `socketpair(2)`, closed again at once.
+pub fn socket_pair(family: i32, kind: i32) -> io::Result<()> {
+    let mut pair = [-1; 2];
+    // SAFETY: `pair` has room for the two descriptors and outlives the call.
+    let answer = unsafe { libc::socketpair(family, kind, 0, pair.as_mut_ptr()) };
+    if answer < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    for fd in pair {
+        // SAFETY: both were opened above and are used nowhere else.
+        unsafe { libc::close(fd) };
+    }
+    Ok(())
+}
+
+/// Puts a program of classic BPF on a socket: one that takes every packet whole.
+pub fn attach_filter(socket: std::os::fd::BorrowedFd<'_>, option: i32) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    // RET 0xffff.
+    let mut code = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0xffff };
+    let program = libc::sock_fprog { len: 1, filter: &raw mut code };
+    let size = size_of::<libc::sock_fprog>() as libc::socklen_t;
+    // SAFETY: pointer and length describe `program`, whose one instruction outlives the call.
+    let answer =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const program).cast(), size) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// `sethostname(2)`.
 pub fn set_hostname(name: &str) -> io::Result<()> {
     // SAFETY: pointer and length describe `name`.

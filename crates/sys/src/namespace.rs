@@ -1,8 +1,8 @@
 //! unshare(2) and setns(2) for the caller's thread.
 
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use rustix::io::Result;
+use rustix::io::{Errno, Result};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
 /// A kind of namespace that can be left for a new one or entered.
@@ -36,6 +36,53 @@ pub fn enter(namespace: BorrowedFd<'_>, kind: Kind) -> Result<()> {
         Kind::Cgroup => LinkNameSpaceType::ControlGroup,
     };
     rustix::thread::move_into_link_name_space(namespace, Some(kind))
+}
+
+/// A word that a filter on system calls knows, by which it lets setns(2) into a user namespace through, and no other's. It travels in
+/// the upper halves of the two arguments, which are numbers of 32 bits to the kernel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret([u32; 2]);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+impl Secret {
+    /// The number of setns(2) on this machine.
+    pub const CALL: u32 = libc::SYS_setns as u32;
+
+    pub fn new() -> Result<Secret> {
+        let mut bytes = [0; 8];
+        rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+        let [a, b, c, d, e, f, g, h] = bytes;
+        // Never 0, which is what a caller without a secret has there.
+        Ok(Secret([u32::from_ne_bytes([a, b, c, d]) | 1, u32::from_ne_bytes([e, f, g, h]) | 1]))
+    }
+
+    /// Of the descriptor and of the kind.
+    pub fn halves(self) -> [u32; 2] {
+        self.0
+    }
+
+    /// What the kind must be.
+    pub fn kind(self) -> u32 {
+        libc::CLONE_NEWUSER.cast_unsigned()
+    }
+
+    /// Enters a user namespace past the filter.
+    pub fn enter(self, namespace: BorrowedFd<'_>) -> Result<()> {
+        let [first, second] = self.0.map(|half| i64::from(half) << 32);
+        let (descriptor, kind) = (first | i64::from(namespace.as_raw_fd()), second | i64::from(self.kind()));
+        // SAFETY: setns(2) takes two numbers and no pointer; the descriptor is open across the call.
+        let result = unsafe { libc::syscall(libc::SYS_setns, descriptor, kind) };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+        }
+    }
 }
 
 /// `NS_GET_PARENT` of ioctl_nsfs(2): `_IO(0xb7, 0x2)`.

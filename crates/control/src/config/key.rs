@@ -78,6 +78,7 @@ pub const KEYS: &[Key] = &[
     key("quota.cpus_per_sandbox", Kind::Number, "COVE_QUOTA_CPUS_PER_SANDBOX"),
     key("quota.memory_per_sandbox", Kind::Integer, "COVE_QUOTA_MEMORY_PER_SANDBOX"),
     key("quota.disk_per_sandbox", Kind::Integer, "COVE_QUOTA_DISK_PER_SANDBOX"),
+    key("quota.pids_per_sandbox", Kind::Integer, "COVE_QUOTA_PIDS_PER_SANDBOX"),
     key("quota.running_sandboxes", Kind::Integer, "COVE_QUOTA_RUNNING_SANDBOXES"),
     key("quota.sandboxes", Kind::Integer, "COVE_QUOTA_SANDBOXES"),
     key("quota.requests_per_second", Kind::Integer, "COVE_QUOTA_REQUESTS_PER_SECOND"),

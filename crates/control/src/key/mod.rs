@@ -62,6 +62,9 @@ pub struct Quota {
     pub memory_per_sandbox: u64,
     /// Bytes of one sandbox.
     pub disk_per_sandbox: u64,
+    /// Processes and threads of one sandbox.
+    #[schema(minimum = 4, maximum = 32768)]
+    pub pids_per_sandbox: u32,
     /// Sandboxes with processes at one time.
     pub running_sandboxes: u64,
     /// Sandboxes in all, archived ones too.
@@ -79,6 +82,9 @@ impl Quota {
     pub fn check(&self) -> Result<(), Error> {
         if !(self.cpus_per_sandbox.is_finite() && self.cpus_per_sandbox >= 0.01) {
             return Err(Error::invalid("cpus_per_sandbox", "at least 0.01"));
+        }
+        if !(4..=crate::sandbox::create::MOST_PIDS).contains(&self.pids_per_sandbox) {
+            return Err(Error::invalid("pids_per_sandbox", format!("4 to {}", crate::sandbox::create::MOST_PIDS)));
         }
         let rates = [
             ("requests_per_second", Some(self.requests_per_second)),
@@ -111,6 +117,7 @@ impl Quota {
             cpus: limits.cpus.min(self.cpus_per_sandbox),
             memory: limits.memory.min(self.memory_per_sandbox),
             disk: limits.disk.map(|disk| disk.min(self.disk_per_sandbox)),
+            pids: limits.pids.min(self.pids_per_sandbox),
             ..limits
         }
     }
@@ -122,6 +129,7 @@ impl Default for Quota {
             cpus_per_sandbox: 4.0,
             memory_per_sandbox: 8 << 30,
             disk_per_sandbox: 10 << 30,
+            pids_per_sandbox: 4096,
             running_sandboxes: 10_000,
             sandboxes: 100_000,
             requests_per_second: 1000,
@@ -210,6 +218,9 @@ impl App {
         }
         if limits.memory > quota.memory_per_sandbox {
             return over("memory", gib(limits.memory), gib(quota.memory_per_sandbox));
+        }
+        if limits.pids > quota.pids_per_sandbox {
+            return over("pids", limits.pids.to_string(), quota.pids_per_sandbox.to_string());
         }
         match limits.disk {
             Some(disk) if disk > quota.disk_per_sandbox => over("disk", gib(disk), gib(quota.disk_per_sandbox)),

@@ -103,7 +103,11 @@ async fn bad_input_is_told_by_name() {
         (json!({"timers": {"lifetime_seconds": 0}}), "lifetime_seconds: must be greater than 0"),
         (json!({"timers": {"idle_seconds": u64::MAX}}), "idle_seconds: at most 1892160000, which is 60 years"),
         (json!({"timers": [1, 2]}), "body: an object is wanted"),
-        (json!({"limits": {"pids": 1 << 30}}), "limits.pids: 4 to 4194304"),
+        (json!({"limits": {"pids": 1 << 30}}), "limits.pids: 4 to 32768"),
+        (
+            json!({"limits": {"pids": 8192}}),
+            "limits.pids: 8192 asked for, the organisation's maximum for one sandbox is 4096",
+        ),
         (json!([]), "body: a JSON object is wanted"),
     ];
     for (body, expected) in cases {

@@ -61,6 +61,10 @@ probes! {
     cannot_use_userfaultfd
     cannot_use_io_uring
     cannot_use_up_the_hosts_asynchronous_io
+    cannot_use_up_the_hosts_process_numbers
+    cannot_use_up_the_hosts_open_files
+    cannot_use_up_the_kernels_memory_for_programs
+    cannot_pair_sockets_of_other_families
     cannot_load_kernel_modules
     cannot_replace_the_kernel
     cannot_reboot

@@ -38,6 +38,7 @@ pub use group::{Entry, Group, Usage, Window};
 pub use layout::{Layout, Mounted};
 pub use memory_watch::MemoryWatch;
 
+use crate::share::Processes;
 use crate::spec::Limits;
 use processors::{Processors, Seat};
 pub(crate) use v1::honours_weights;
@@ -338,6 +339,15 @@ fn share(landmark: &Path) -> Result<File, Error> {
         if inode(lock.metadata()) == inode(fs::metadata(landmark)) {
             return Ok(lock);
         }
+    }
+}
+
+/// All sandboxes together leave the host some of its process numbers, whatever each of them may have. An ordinary user's realm may
+/// be bounded by whoever delegated it.
+fn bound_all(base: &Path) -> Result<(), Error> {
+    match file::write(&base.join("pids.max"), &Processes::of_the_host().most_of_all().to_string()) {
+        Err(_) if !crate::privilege::is_host_root() => Ok(()),
+        other => other,
     }
 }
 

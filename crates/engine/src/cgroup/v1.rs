@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::layout::{Layout, Mounted};
 use super::processors::{Processors, Seat, held_by_seat};
 use super::ready::Ready;
-use super::{Absent, Deadline, Error, Opened, Usage, Window, file, make_directory, remove_directory, v2};
+use super::{Absent, Deadline, Error, Opened, Usage, Window, bound_all, file, make_directory, remove_directory, v2};
 use crate::spec::Limits;
 
 /// Bandwidth is measured out per so many microseconds; the kernel's own default.
@@ -83,11 +83,13 @@ impl Tree {
             Some(base) => file::read(&base.join("cpuset.cpus"))?,
             None => fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_else(|_| "0".into()),
         };
+        let pids = needed("pids")?;
+        bound_all(&pids)?;
         Ok(Tree {
             swap_counted: memory.join("memory.memsw.limit_in_bytes").exists(),
             memory,
             cpu: needed("cpu")?,
-            pids: needed("pids")?,
+            pids,
             cpuacct,
             freezer,
             cpuset,
@@ -129,6 +131,7 @@ impl Tree {
         for base in self.bases().into_iter().chain(&self.cpuset) {
             make_directory(base)?;
         }
+        bound_all(&self.pids)?;
         self.cpuset.as_deref().map_or(Ok(()), inherit_cpuset)
     }
 

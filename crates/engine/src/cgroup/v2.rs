@@ -19,7 +19,7 @@ use std::sync::Arc;
 use super::layout::{Layout, Mounted};
 use super::processors::{Processors, Seat};
 use super::v1::{Fresh, quota};
-use super::{Absent, Deadline, Entry, Error, Usage, file, make_directory, remove_directory};
+use super::{Absent, Deadline, Entry, Error, Usage, bound_all, file, make_directory, remove_directory};
 use crate::spec::Limits;
 
 const USEFUL: [&str; 5] = ["memory", "cpu", "pids", "cpuset", "io"];
@@ -50,6 +50,9 @@ impl Tree {
         enable_all(&base)?;
         let enabled = file::read(&base.join("cgroup.subtree_control"))?;
         let controllers: BTreeSet<String> = enabled.split_whitespace().map(str::to_owned).collect();
+        if controllers.contains("pids") {
+            bound_all(&base)?;
+        }
         let online = file::read(&base.join("cpuset.cpus.effective"))
             .or_else(|_| file::read(Path::new("/sys/devices/system/cpu/online")))?;
         Ok(Tree { base, controllers, processors: Processors::from_list(&online) })

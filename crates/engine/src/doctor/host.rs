@@ -119,6 +119,16 @@ fn processes() -> Finding {
 }
 
 fn descriptors() -> Finding {
+    const PLENTY: u64 = 1 << 30;
+    let host = number("/proc/sys/fs/file-max");
+    // A server that runs as root raises it by itself.
+    if host < PLENTY && fs::OpenOptions::new().write(true).open("/proc/sys/fs/file-max").is_err() {
+        return Finding::weaker(
+            "open files",
+            format!("{host} for the whole host: one sandbox can use up all of them"),
+            format!("sysctl -w fs.file-max={}", i64::MAX),
+        );
+    }
     let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     if limit >= 65_536 {
         return Finding::ok("open files", format!("a process may open {limit}"));

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use cove_sys::namespace::Secret;
+
 const POLICY: &str = include_str!("../policies/default");
 const SHARED_FILES: &str = include_str!("../policies/shared-files");
 #[cfg(target_arch = "x86_64")]
@@ -30,12 +32,22 @@ pub enum Verdict {
 /// All of its comparisons hold.
 pub type Alternative = Vec<Comparison>;
 
-/// The lower half of an argument, under a mask, equals a value.
+/// Half of an argument, under a mask, equals a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Comparison {
     pub argument: u8,
+    pub half: Half,
     pub mask: u32,
     pub value: u32,
+}
+
+/// Which 32 bits of an argument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Half {
+    /// All that the kernel reads of a number.
+    Lower,
+    /// What it does not look at where a number has 32 bits: a filter does.
+    Upper,
 }
 
 /// Verdicts by system call number; a number without one is absent.
@@ -56,6 +68,17 @@ pub fn of_text(policy: &str) -> Result<Policy, String> {
 pub fn built_in_for_shared_files() -> Policy {
     let mut policy = built_in();
     policy.extend(parse(SHARED_FILES, NUMBERS).expect("the built-in policy is tested"));
+    policy
+}
+
+/// Lets whoever knows the secret enter a user namespace, in a policy that refuses it to all: the launcher, which puts its
+/// filter up before that step. See [`super::Filter`].
+pub fn admit(mut policy: Policy, secret: Secret) -> Policy {
+    let upper = |argument: u8, value: u32| Comparison { argument, half: Half::Upper, mask: u32::MAX, value };
+    let kind = Comparison { argument: 1, half: Half::Lower, mask: u32::MAX, value: secret.kind() };
+    let [first, second] = secret.halves();
+    let alternative = vec![kind, upper(0, first), upper(1, second)];
+    policy.insert(Secret::CALL, Verdict::When(vec![alternative], EPERM));
     policy
 }
 
@@ -120,6 +143,7 @@ fn alternative(text: &str) -> Result<Alternative, String> {
             let argument = argument.strip_prefix("arg").and_then(|n| n.parse().ok()).filter(|&n| n < 6);
             Ok(Comparison {
                 argument: argument.ok_or_else(wrong)?,
+                half: Half::Lower,
                 mask: number(mask).ok_or_else(wrong)?,
                 value: number(value).ok_or_else(wrong)?,
             })
@@ -179,7 +203,7 @@ mod tests {
     #[test]
     fn a_condition_is_read_with_its_mask() {
         let policy = parse("when clone arg0&0x7e020000=0", "56 clone").unwrap();
-        let expected = Comparison { argument: 0, mask: 0x7e02_0000, value: 0 };
+        let expected = Comparison { argument: 0, half: Half::Lower, mask: 0x7e02_0000, value: 0 };
         assert_eq!(policy[&56], Verdict::When(vec![vec![expected]], EPERM));
     }
 }

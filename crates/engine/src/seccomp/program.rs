@@ -2,7 +2,7 @@
 
 use cove_sys::seccomp::Instruction;
 
-use super::policy::{Alternative, Policy, Verdict};
+use super::policy::{Alternative, Half, Policy, Verdict};
 
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xc000_003e; // AUDIT_ARCH_X86_64
@@ -109,7 +109,9 @@ fn choose(alternatives: &[Alternative], if_any: u32, otherwise: u32) -> Vec<Inst
         let length = 3 * alternative.len();
         for (index, comparison) in alternative.iter().enumerate() {
             let rest = length - 3 * (index + 1) + 1;
-            program.push(load(ARGUMENTS + 8 * u32::from(comparison.argument)));
+            // Both machines we know are little-endian.
+            let half = if comparison.half == Half::Upper { 4 } else { 0 };
+            program.push(load(ARGUMENTS + 8 * u32::from(comparison.argument) + half));
             program.push(Instruction { code: AND, jump_true: 0, jump_false: 0, value: comparison.mask });
             program.push(jump_if(JUMP_EQUAL, comparison.value, 0, rest as u8));
         }
@@ -137,6 +139,8 @@ fn give(answer: u32) -> Instruction {
 
 #[cfg(test)]
 mod tests {
+    use cove_sys::namespace::Secret;
+
     use super::super::policy;
     use super::*;
 
@@ -154,7 +158,10 @@ mod tests {
                     accumulator = match instruction.value {
                         NUMBER => number,
                         MACHINE => machine,
-                        offset => arguments[(offset - ARGUMENTS) as usize / 8] as u32,
+                        offset => {
+                            let argument = arguments[(offset - ARGUMENTS) as usize / 8];
+                            if offset % 8 == 4 { (argument >> 32) as u32 } else { argument as u32 }
+                        }
                     }
                 }
                 AND => accumulator &= instruction.value,
@@ -215,6 +222,21 @@ mod tests {
         assert_eq!(both(437, [0, 0, 0, 0]), [ALLOW, ENOSYS], "openat2");
     }
 
+    #[test]
+    fn only_who_knows_the_secret_enters_a_user_namespace() {
+        let secret = Secret::new().unwrap();
+        let program = compile(&policy::admit(policy::built_in(), secret));
+        let [first, second] = secret.halves().map(u64::from);
+        let (user, mount) = (u64::from(secret.kind()), 0x0002_0000);
+        let enter =
+            |descriptor: u64, kind: u64| run(&program, Secret::CALL, ARCHITECTURE, [descriptor, kind, 0, 0, 0, 0]);
+        assert_eq!(enter((first << 32) | 5, (second << 32) | user), ALLOW);
+        assert_eq!(enter(5, user), EPERM);
+        assert_eq!(enter((first << 32) | 5, user), EPERM);
+        assert_eq!(enter(5, (second << 32) | user), EPERM);
+        assert_eq!(enter((first << 32) | 5, (second << 32) | mount), EPERM);
+    }
+
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn arguments_decide_where_the_policy_says_so() {
@@ -231,6 +253,12 @@ mod tests {
         assert_eq!(call(socket, 10, 1, 262), EAFNOSUPPORT, "MPTCP");
         assert_eq!(call(54, 3, 6, 31), ERRNO | 92, "TCP_ULP");
         assert_eq!(call(54, 3, 6, 1), ALLOW, "TCP_NODELAY");
+        for option in [26, 50, 51, 52] {
+            assert_eq!(call(54, 3, 1, option), ERRNO | 92, "a program on a socket, option {option}");
+        }
+        assert_eq!(call(54, 3, 1, 2), ALLOW, "SO_REUSEADDR");
+        assert_eq!(call(53, 1, 1, 0), ALLOW, "a pair of Unix sockets");
+        assert_eq!(call(53, 30, 1, 0), EAFNOSUPPORT, "a pair of AF_TIPC");
         assert_eq!(call(ioctl, 0, 0x5423, 0), EPERM, "TIOCSETD");
         assert_eq!(call(206, 1, 0, 0), ENOSYS, "io_setup");
         assert_eq!(call(clone, 0x0120_0011, 0, 0), ALLOW, "a fork");

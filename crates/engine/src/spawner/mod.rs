@@ -69,7 +69,7 @@ impl Spawner {
         let launcher = Launcher {
             alone: SingleThreaded::claim().step("be a process with one thread")?,
             stack: Stack::new().step("make a stack")?,
-            means: Means { filter: Filter::new(), rlimits: Rlimits::plan(), privilege },
+            means: Means { filter: Filter::new()?, rlimits: Rlimits::plan(), privilege },
         };
         let settings = Settings::new(empty::open_proc()?);
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));

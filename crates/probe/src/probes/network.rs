@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixStream};
 use std::time::Duration;
@@ -50,12 +51,45 @@ pub const PROBES: &[Probe] = &[
         run: rare_protocols,
     },
     Probe {
+        name: "cannot_pair_sockets_of_other_families",
+        meaning: "modules that the host loads for whoever asks",
+        run: |_| {
+            // Bluetooth, RDS, TIPC, Phonet, CAIF, Kernel Connection Multiplexor, SMC.
+            each(
+                [31, 21, 30, 35, 37, 41, 43]
+                    .map(|family| must_fail(&format!("socketpair of family {family}"), attack::socket_pair(family, 1))),
+            )
+        },
+    },
+    Probe {
+        name: "cannot_use_up_the_kernels_memory_for_programs",
+        meaning: "no sandbox of the host starts any more: its filter is such a program",
+        run: socket_filters,
+    },
+    Probe {
         name: "cannot_speak_netfilter",
         meaning: "the redirect of its own traffic lifted",
         run: |_| must_fail("socket NETLINK_NETFILTER", attack::socket(16, 3, 12)),
     },
     Probe { name: "cannot_send_datagrams_around_the_proxy", meaning: "traffic that no policy sees", run: datagrams },
 ];
+
+/// SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF, SO_ATTACH_REUSEPORT_EBPF. The wrong descriptor that an eBPF option
+/// finds in our program is told by the kernel's own code: EBADF, EINVAL.
+fn socket_filters(_: &Canaries) -> Outcome {
+    const ENOPROTOOPT: i32 = 92;
+    let socket = match UdpSocket::bind("127.0.0.1:0") {
+        Ok(socket) => socket,
+        Err(error) => return not_applicable(format!("no socket to be had: {error}")),
+    };
+    each([26, 50, 51, 52].map(|option| match attack::attach_filter(socket.as_fd(), option) {
+        Ok(()) => not_held(format!("setsockopt {option}: allowed")),
+        Err(error) if matches!(error.raw_os_error(), Some(1 | ENOPROTOOPT)) => {
+            held(format!("setsockopt {option}: {error}"))
+        }
+        Err(error) => not_held(format!("setsockopt {option} reached the kernel: {error}")),
+    }))
+}
 
 fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     TcpStream::connect_timeout(&address, Duration::from_secs(3))

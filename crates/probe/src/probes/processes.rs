@@ -80,6 +80,16 @@ pub const PROBES: &[Probe] = &[
         meaning: "no sandbox of the host gets a terminal any more",
         run: take_terminals,
     },
+    Probe {
+        name: "cannot_use_up_the_hosts_process_numbers",
+        meaning: "nobody on the host can start a process any more",
+        run: take_process_numbers,
+    },
+    Probe {
+        name: "cannot_use_up_the_hosts_open_files",
+        meaning: "no neighbour can open a file any more",
+        run: open_files,
+    },
     Probe { name: "cannot_see_its_cgroup_path", meaning: "the host's layout", run: cgroup_path },
 ];
 
@@ -236,6 +246,34 @@ fn take_terminals(_: &Canaries) -> Outcome {
         }
     }
     not_held(format!("{PLENTY} terminals and no end"))
+}
+
+/// Threads that wait until the probe ends, as many as there are to be had.
+fn take_process_numbers(_: &Canaries) -> Outcome {
+    let most = match fs::read_to_string("/proc/sys/kernel/pid_max").map(|text| text.trim().parse::<usize>()) {
+        Ok(Ok(numbers)) => numbers.min(128 << 10) / 2,
+        _ => 16 << 10,
+    };
+    let mut threads = 0;
+    while threads < most {
+        let waits = || std::thread::park_timeout(std::time::Duration::from_secs(60));
+        match std::thread::Builder::new().stack_size(16 << 10).spawn(waits) {
+            Ok(_) => threads += 1,
+            Err(error) => return held(format!("{threads} threads, then {error}")),
+        }
+    }
+    not_held(format!("{threads} threads and no end"))
+}
+
+/// Each open file costs memory of the sandbox's; the host's own number must not run out before that.
+fn open_files(_: &Canaries) -> Outcome {
+    /// A million for each of a thousand sandboxes.
+    const PLENTY: u64 = 1 << 30;
+    match fs::read_to_string("/proc/sys/fs/file-max").map(|text| text.trim().parse::<u64>()) {
+        Ok(Ok(most)) if most >= PLENTY => held(format!("the host has {most}: memory runs out before")),
+        Ok(Ok(most)) => not_held(format!("the host has {most} for all together: sysctl -w fs.file-max={}", i64::MAX)),
+        _ => not_applicable("/proc/sys/fs/file-max cannot be read"),
+    }
 }
 
 fn cgroup_path(_: &Canaries) -> Outcome {
