@@ -32,7 +32,8 @@ use super::largest::sample;
 use super::{Error, Hierarchy, Version, file};
 use crate::state::LargestProcess;
 
-/// eventfds for all v1 groups; a group is found by looking at those that share one.
+/// eventfds for all v1 groups; a group is found by looking at those that share one. Where the kernel's log tells of kills, few
+/// groups need one, and one serves them: a short life like `cove run`'s opens and closes no more than it uses.
 const BUCKETS: usize = 32;
 /// A group that dances around its limit is not looked at more often.
 const REST: Duration = Duration::from_millis(20);
@@ -99,7 +100,7 @@ impl MemoryWatch {
         let make = || -> Result<Shared, Errno> {
             Ok(Shared {
                 stop: new()?,
-                buckets: (0..BUCKETS).map(|_| new()).collect::<Result<_, _>>()?,
+                buckets: (0..if log.is_some() { 1 } else { BUCKETS }).map(|_| new()).collect::<Result<_, _>>()?,
                 inotify: inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?,
                 log: log.map(Mutex::new),
                 groups: Mutex::default(),
@@ -131,8 +132,8 @@ impl MemoryWatch {
         if self.shared.log.is_some() && self.shared.lock().get(group.name()).is_some_and(|known| known.uids.is_some()) {
             return Ok(());
         }
-        let bucket =
-            group.name().bytes().fold(0_usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into())) % BUCKETS;
+        let bucket = group.name().bytes().fold(0_usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()))
+            % self.shared.buckets.len();
         let events = match hierarchy.version() {
             Version::V1 => register(&self.shared.buckets[bucket], &directory).map(|()| Events::Bucket(bucket))?,
             _ => Events::Inotify(self.shared.follow(&directory.join("memory.events"))?),
@@ -218,14 +219,14 @@ impl Shared {
             if ready[1] {
                 self.look_at_followed();
             }
-            for bucket in (0..BUCKETS).filter(|bucket| ready[bucket + 2]) {
+            for bucket in (0..self.buckets.len()).filter(|bucket| ready[bucket + 2]) {
                 let mut count = [0; 8];
                 // EAGAIN: somebody read it before; the look is due all the same.
                 let _ = rustix::io::read(&self.buckets[bucket], &mut count);
                 let due = |watched: &Watched| matches!(watched.events, Some(Events::Bucket(own)) if own == bucket);
                 self.look(|watched| due(watched) && watched.is_short());
             }
-            if ready.get(BUCKETS + 2) == Some(&true) {
+            if ready.get(self.buckets.len() + 2) == Some(&true) {
                 self.read_log();
             }
         }

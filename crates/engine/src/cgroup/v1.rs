@@ -93,7 +93,8 @@ impl Tree {
             cpuacct,
             freezer,
             cpuset,
-            blkio: of_v1("blkio", &|base| base.join("blkio.bfq.weight").exists() && honours_weights()),
+            // The disks first: on most hosts no directory has to be made to find out.
+            blkio: honours_weights().then(|| of_v1("blkio", &|base| base.join("blkio.bfq.weight").exists())).flatten(),
             unified,
             processors: Processors::from_list(&online),
             ready: Ready::default(),
@@ -476,7 +477,12 @@ pub(super) enum Fresh {
 /// Whether any disk has the one scheduler that looks at weights: without it another group to join would be for nothing.
 pub(crate) fn honours_weights() -> bool {
     let disks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
-    disks.map(|disk| disk.path().join("queue/scheduler")).any(|scheduler| {
+    // What is in memory or a file has no scheduler of its own that counts.
+    let real = |disk: &fs::DirEntry| {
+        let name = disk.file_name();
+        !["loop", "ram", "zram"].iter().any(|kind| name.as_encoded_bytes().starts_with(kind.as_bytes()))
+    };
+    disks.filter(real).map(|disk| disk.path().join("queue/scheduler")).any(|scheduler| {
         let text = fs::read_to_string(scheduler).unwrap_or_default();
         text.contains("[bfq]")
     })
