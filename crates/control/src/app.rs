@@ -17,21 +17,22 @@ use crate::clock::{Clock, Timestamp};
 use crate::config::Config;
 use crate::event::Bus;
 use crate::interpreter::Interpreter;
+use crate::key::Organisation;
 use crate::key::cache::KeyCache;
-use crate::key::{Organisation, Scope};
 use crate::ledger::Ledger;
 use crate::lock::Locks;
 use crate::pool::Pools;
 use crate::provider::Provider;
 use crate::rate::Rates;
+use crate::right::Rights;
 use crate::sandbox::metrics::History;
 use crate::session::Live;
-use crate::store::Store;
+use crate::store::{Dialect, Store};
 use crate::template::{self, Template};
 use crate::{Caller, Error, identity, random};
 
-/// How long changes that are under way may take once the server is told to end.
-const LAST_WORK: std::time::Duration = std::time::Duration::from_secs(20);
+/// How long changes that are under way may take once no request is any more. What takes longer the next server finishes.
+const LAST_WORK: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// The organisation of the first key.
 pub const FIRST_ORGANISATION: &str = "default";
@@ -57,6 +58,8 @@ struct Parts {
     deliveries: Arc<Semaphore>,
     ledger: Ledger,
     rates: Rates,
+    /// What requests under way were let in with.
+    rights: Arc<Rights>,
     capacity: Capacity,
     history: History,
     pools: Pools,
@@ -65,6 +68,8 @@ struct Parts {
     guarded: reqwest::Client,
     peer_url: OnceLock<String>,
     peer_trust: Arc<rustls::ClientConfig>,
+    /// What servers of the same store prove with who they are; nothing where there are no others.
+    peer_secret: Option<String>,
 }
 
 impl App {
@@ -86,6 +91,10 @@ impl App {
         identity::check_database(&config.data, &store.identity().await?)?;
         let server = identity::of_server(&config.data)?;
         let peer_trust = crate::peer::trust::client(&config, store.dialect())?;
+        let peer_secret = match store.dialect() {
+            Dialect::Postgres => Some(store.peer_secret().await?),
+            Dialect::Sqlite => None,
+        };
         let interpreter = Interpreter::new(providers.values().cloned().collect());
         let app = App(Arc::new(Parts {
             store,
@@ -104,6 +113,7 @@ impl App {
             deliveries: Arc::new(Semaphore::new(crate::job::run::DELIVERIES)),
             ledger: Ledger::default(),
             rates: Rates::default(),
+            rights: Arc::default(),
             capacity: Capacity::new(config.capacity.clone()),
             history: History::default(),
             pools: Pools::default(),
@@ -112,6 +122,7 @@ impl App {
             guarded: crate::neighbourhood::guarded_client(config.private_targets.clone())?,
             peer_url: OnceLock::new(),
             peer_trust,
+            peer_secret,
             config,
         }));
         app.make_first().await?;
@@ -129,8 +140,7 @@ impl App {
         };
         self.store().insert_organisation(&first).await?;
         let secret = self.first_key()?;
-        self.add_key(&secret, FIRST_ORGANISATION, "first", Scope::Operator, None).await?;
-        Ok(())
+        self.configure_key(&secret).await
     }
 
     /// The secret of the first key.
@@ -251,6 +261,10 @@ impl App {
         &self.0.rates
     }
 
+    pub(crate) fn rights(&self) -> &Arc<Rights> {
+        &self.0.rights
+    }
+
     pub(crate) fn capacity(&self) -> &Capacity {
         &self.0.capacity
     }
@@ -285,6 +299,10 @@ impl App {
     /// Whom it believes there.
     pub(crate) fn peer_trust(&self) -> &rustls::ClientConfig {
         &self.0.peer_trust
+    }
+
+    pub(crate) fn peer_secret(&self) -> Option<&str> {
+        self.0.peer_secret.as_deref()
     }
 
     /// The address that it listens on, unless that is all of them: others would reach themselves.
@@ -326,7 +344,9 @@ impl App {
         if let Err(error) = self.flush_activity().await {
             tracing::warn!(%error, detail = error.detail(), "last notes");
         }
-        self.0.store.close().await;
+        if tokio::time::timeout(LAST_WORK, self.0.store.close()).await.is_err() {
+            tracing::warn!("the database was still busy at the end");
+        }
     }
 }
 

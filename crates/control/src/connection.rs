@@ -1,8 +1,12 @@
 //! Connections: taken, maybe shaken hands with, and served by the doors.
 //!
 //! Whoever connects has proved nothing yet, so nothing waits for them without end: not for a handshake, not for a first
-//! request, not for the rest of a header.
+//! request, not for the rest of a header. What they are let in with is noted for each request, and ends it (`right`).
 
+mod attend;
+mod line;
+
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,11 +23,13 @@ use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use tower::ServiceExt as _;
 
+use self::attend::attend;
+use self::line::{End, Line, Tenant};
+use crate::right::Rights;
 use crate::tls::Secure;
 
 /// A client that has not shaken hands by then is dropped.
@@ -47,15 +53,23 @@ pub async fn serve(
     listener: TcpListener,
     secure: Option<Arc<ServerConfig>>,
     router: Router,
+    rights: Arc<Rights>,
     ending: CancellationToken,
 ) {
-    serve_patiently(listener, secure, router, ending, HEADER).await;
+    serve_patiently(listener, secure, Reception { router, rights }, ending, HEADER).await;
+}
+
+/// Where requests go.
+#[derive(Clone)]
+struct Reception {
+    router: Router,
+    rights: Arc<Rights>,
 }
 
 async fn serve_patiently(
     listener: TcpListener,
     secure: Option<Arc<ServerConfig>>,
-    router: Router,
+    reception: Reception,
     ending: CancellationToken,
     patience: Duration,
 ) {
@@ -78,14 +92,16 @@ async fn serve_patiently(
             tracing::debug!(%peer, %error, "set TCP_NODELAY");
         }
         let watcher = graceful.watcher();
-        let (acceptor, router) = (acceptor.clone(), router.clone());
+        let (acceptor, reception) = (acceptor.clone(), reception.clone());
+        let line = Line::new(stream);
+        let known =
+            Known { peer, secure: acceptor.is_some().then_some(Secure), end: line.end(), tenant: line.tenant() };
         tokio::spawn(async move {
             match acceptor {
-                None => talk(stream, Known { peer, secure: None }, router, watcher, patience).await,
+                None => talk(line, known, reception, watcher, patience).await,
                 Some(acceptor) => {
-                    if let Some(stream) = shake_hands(acceptor, stream, peer).await {
-                        let known = Known { peer, secure: Some(Secure) };
-                        talk(stream, known, router, watcher, patience).await;
+                    if let Some(stream) = shake_hands(acceptor, line, peer).await {
+                        talk(stream, known, reception, watcher, patience).await;
                     }
                 }
             }
@@ -96,18 +112,21 @@ async fn serve_patiently(
     graceful.shutdown().await;
 }
 
-/// What doors read of a connection: who is there, and whether nobody else listens.
-#[derive(Clone, Copy)]
+/// What is known of a connection.
 struct Known {
+    /// Who is there.
     peer: SocketAddr,
+    /// Whether nobody else listens.
     secure: Option<Secure>,
+    end: End,
+    tenant: Tenant,
 }
 
-async fn talk<S>(stream: S, known: Known, router: Router, watcher: Watcher, patience: Duration)
+async fn talk<S>(stream: S, known: Known, reception: Reception, watcher: Watcher, patience: Duration)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let Known { peer, secure } = known;
+    let Known { peer, secure, end, tenant } = known;
     let begun = Arc::new(AtomicBool::new(false));
     let service = {
         let begun = Arc::clone(&begun);
@@ -115,7 +134,9 @@ where
             begun.store(true, Ordering::Relaxed);
             request.extensions_mut().insert(ConnectInfo(peer));
             secure.map(|secure| request.extensions_mut().insert(secure));
-            router.clone().oneshot(request.map(Body::new))
+            let (Reception { router, rights }, tenant, end) = (reception.clone(), tenant.clone(), end.clone());
+            let answer = attend(router, rights.admit(), tenant, end, request.map(Body::new));
+            async move { Ok::<_, Infallible>(answer.await) }
         })
     };
     let mut builder = Builder::new(TokioExecutor::new());
@@ -138,9 +159,9 @@ where
 
 async fn shake_hands(
     acceptor: TlsAcceptor,
-    stream: TcpStream,
+    stream: Line,
     peer: SocketAddr,
-) -> Option<tokio_rustls::server::TlsStream<TcpStream>> {
+) -> Option<tokio_rustls::server::TlsStream<Line>> {
     match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => Some(stream),
         Ok(Err(error)) => {
@@ -156,6 +177,7 @@ mod tests {
     use super::*;
     use axum::routing::get;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
 
     #[tokio::test]
     async fn nobody_is_waited_for_without_end() {
@@ -163,8 +185,9 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let ending = CancellationToken::new();
         let router = Router::new().route("/", get(async || "here"));
+        let reception = Reception { router, rights: Arc::default() };
         let patience = Duration::from_millis(200);
-        let serving = tokio::spawn(serve_patiently(listener, None, router, ending.clone(), patience));
+        let serving = tokio::spawn(serve_patiently(listener, None, reception, ending.clone(), patience));
         let ask = "GET / HTTP/1.1\r\nHost: x\r\n";
         for (said, answers) in
             [("", 0), (&format!("{ask}X-Slow: "), 0), ("PRI * HT", 0), (&format!("{ask}\r\n{ask}"), 1)]

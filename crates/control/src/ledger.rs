@@ -1,5 +1,6 @@
 //! How much of its maxima an organisation has in use: counted in memory, so that a creation need not count rows; taken
-//! from the store now and then, because other servers count too.
+//! from the store now and then, because other servers count too. Where they do, the last word is the store's
+//! (`store/room.rs`): what is counted here then refuses early and cheaply.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -46,7 +47,7 @@ impl Account {
 }
 
 impl Counts {
-    fn plus(self, more: Counts) -> Counts {
+    pub(crate) fn plus(self, more: Counts) -> Counts {
         Counts { running: self.running + more.running, all: self.all + more.all }
     }
 
@@ -54,7 +55,7 @@ impl Counts {
         Counts { running: self.running.saturating_sub(less.running), all: self.all.saturating_sub(less.all) }
     }
 
-    fn times(self, many: u64) -> Counts {
+    pub(crate) fn times(self, many: u64) -> Counts {
         Counts { running: self.running * many, all: self.all * many }
     }
 }
@@ -84,7 +85,7 @@ impl Drop for Claim<'_> {
     }
 }
 
-fn counts_as(state: State) -> Counts {
+pub(crate) fn counts_as(state: State) -> Counts {
     match state {
         State::Destroyed | State::Destroying => Counts { running: 0, all: 0 },
         state => Counts { running: state.takes_room().into(), all: 1 },
@@ -99,14 +100,7 @@ impl Ledger {
 
     /// Takes a place for one more running sandbox until it is written, or says which maximum is reached.
     pub fn reserve(&self, organisation: &str, quota: &Quota) -> Result<Claim<'_>, Error> {
-        self.claim(organisation, counts_as(State::Creating), |count| {
-            if count.all >= quota.sandboxes {
-                return Err(Error::Quota {
-                    message: format!("the organisation has its maximum of {} sandboxes; destroy some", quota.sandboxes),
-                });
-            }
-            check_running(count, quota)
-        })
+        self.claim(organisation, counts_as(State::Creating), |count| check_new(count, quota))
     }
 
     /// Takes a place for a sandbox that is to start, until its new state is written and counts by itself: of several that
@@ -179,7 +173,18 @@ enum Counted {
     WhileMoving,
 }
 
-fn check_running(count: Counts, quota: &Quota) -> Result<(), Error> {
+/// Whether one more may be made.
+pub(crate) fn check_new(count: Counts, quota: &Quota) -> Result<(), Error> {
+    if count.all >= quota.sandboxes {
+        return Err(Error::Quota {
+            message: format!("the organisation has its maximum of {} sandboxes; destroy some", quota.sandboxes),
+        });
+    }
+    check_running(count, quota)
+}
+
+/// Whether one more may run.
+pub(crate) fn check_running(count: Counts, quota: &Quota) -> Result<(), Error> {
     if count.running < quota.running_sandboxes {
         return Ok(());
     }

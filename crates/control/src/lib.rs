@@ -12,6 +12,7 @@
 //! * [`store`]: one SQL for SQLite and PostgreSQL
 //! * [`provider`]: where sandboxes run; [`guest`]: talking to the daemon inside
 //! * [`interpreter`]: code that keeps its variables between calls
+//! * [`right`]: streams end with what opened them
 //! * [`door`]: the API dialects; [`serve`]: the sockets they listen on
 //!
 //! The domain knows no HTTP: only `door` and `serve` do.
@@ -44,6 +45,7 @@ pub mod pool;
 pub mod provider;
 pub mod random;
 pub mod rate;
+pub mod right;
 pub mod sandbox;
 mod secret;
 pub mod serve;

@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 
+use crate::door::entrance;
 use crate::{App, Error, connection, door, tls};
 
-/// How long requests that are under way may take once the server is told to end.
-const GRACE: Duration = Duration::from_secs(10);
+/// How long streams may take to say goodbye once the server is told to end.
+const GOODBYE: Duration = Duration::from_millis(300);
+/// And how long requests that are under way may take to be answered.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Where the server listens: in the clear, and with TLS where it has a certificate. Every door is on both.
 pub struct Sockets {
@@ -54,22 +57,32 @@ pub async fn run(
     if let Some((listener, keeper)) = secure {
         app.tasks().spawn(keeper.clone().keep(app.clock().clone(), app.ending().clone()));
         let config = keeper.config().map_err(|error| Error::internal(format!("serve with TLS: {error}")))?;
-        let guarded = tls::host::guard(router.clone(), keeper);
-        app.tasks().spawn(connection::serve(listener, Some(config), guarded, app.ending().clone()));
+        let guarded = entrance::guard(tls::host::guard(router.clone(), keeper), app.clone());
+        app.tasks().spawn(connection::serve(
+            listener,
+            Some(config),
+            guarded,
+            app.rights().clone(),
+            app.ending().clone(),
+        ));
     }
     tokio::spawn(async move {
         shutdown.await;
         told.cancel();
     });
-    let serving = connection::serve(plain, None, router, app.ending().clone());
+    let router = entrance::guard(router, app.clone());
+    let serving = connection::serve(plain, None, router, app.rights().clone(), app.ending().clone());
     let late = async {
         ending.cancelled().await;
-        tokio::time::sleep(GRACE).await;
+        tokio::time::sleep(GOODBYE).await;
+        app.rights().end_streams();
+        tokio::time::sleep(GRACE.saturating_sub(GOODBYE)).await;
     };
     tokio::select! {
         () = serving => {}
-        () = late => tracing::warn!("some connections were still open at the end"),
+        () = late => tracing::warn!("some requests were still under way at the end"),
     }
+    app.rights().end_streams();
     app.shutdown().await;
     Ok(())
 }

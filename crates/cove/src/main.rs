@@ -14,6 +14,7 @@ mod cli;
 mod client;
 mod commands;
 mod complaint;
+mod ending;
 mod landing;
 mod measure;
 mod place;

@@ -2,6 +2,7 @@
 
 pub mod daytona;
 pub mod e2b;
+pub(crate) mod entrance;
 pub mod native;
 mod observe;
 pub(crate) mod peer;

@@ -6,7 +6,9 @@
 //!                                   └── another's ──▶ that server ── answers as if it had been asked itself
 //! ```
 //!
-//! A request that was sent on is never sent on again: the header says so, and the second server answers with an error.
+//! A request that was sent on is never sent on again: a header says so and proves it (`peer/proof.rs`), and the second
+//! server answers with an error. A server that does not answer is asked whether it lives; where it does not say so, the
+//! caller is told instead of being kept waiting.
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -22,12 +24,17 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use super::e2b::destination::{self, Destination, Names};
 use super::native::auth;
 use super::native::error::ApiError;
+use crate::door::entrance::SentOn;
 use crate::peer::Peer;
+use crate::peer::proof::SentOn as SentOnProof;
 use crate::sandbox::Sandbox;
 use crate::{App, Caller, Error};
 
 /// By whom it was sent on.
 pub(crate) const SENT_ON_BY: &str = "cove-sent-on-by";
+/// How long a server may take to answer, or to say that it lives; and how often it may fail to.
+const ASK_AGAIN: std::time::Duration = std::time::Duration::from_secs(2);
+const MISSES: u32 = 2;
 /// The largest body that is read to learn which session it names; the doors take no larger one.
 const BODY_MAX: usize = 16 << 20;
 
@@ -48,6 +55,19 @@ impl Director {
         let connector = secured.https_or_http().enable_http1().wrap_connector(connector);
         Director { app, client: Client::builder(TokioExecutor::new()).build(connector) }
     }
+
+    /// Ends when a server that was asked something does not say that it lives either. An answer may take hours; a word on
+    /// whether the server is there may not.
+    async fn falls_silent(&self, url: &str) {
+        let health = format!("{}/healthz", url.trim_end_matches('/'));
+        let mut misses = 0;
+        while misses < MISSES {
+            tokio::time::sleep(ASK_AGAIN).await;
+            let Ok(request) = axum::http::Request::get(&health).body(Body::empty()) else { return };
+            let answer = tokio::time::timeout(ASK_AGAIN, self.client.request(request)).await;
+            misses = if matches!(answer, Ok(Ok(_))) { 0 } else { misses + 1 };
+        }
+    }
 }
 
 /// What a request is about, by its host name, headers and path.
@@ -57,7 +77,7 @@ enum Subject {
     /// By a name, which is its organisation's own.
     Named(String),
     Session(String),
-    /// A session that the body names.
+    /// A session or a sandbox that the body names.
     InBody,
     Nothing,
 }
@@ -65,7 +85,7 @@ enum Subject {
 /// To be laid around all doors.
 pub async fn direct(State(director): State<Director>, request: Request, next: Next) -> Response {
     let app = &director.app;
-    if !app.shares_its_store() || request.headers().contains_key(SENT_ON_BY) {
+    if !app.shares_its_store() || request.extensions().get::<SentOn>().is_some() {
         return next.run(request).await;
     }
     let subject = subject(request.method(), request.uri(), request.headers(), names(app));
@@ -73,7 +93,7 @@ pub async fn direct(State(director): State<Director>, request: Request, next: Ne
         Subject::Nothing => return next.run(request).await,
         // Held in memory: for those alone who have a key. To others the doors say no.
         Subject::InBody if caller(app, request.headers()).await.is_err() => return next.run(request).await,
-        Subject::InBody => match read_session(request).await {
+        Subject::InBody => match read_named(request).await {
             Ok(read) => read,
             Err(response) => return response,
         },
@@ -86,9 +106,14 @@ pub async fn direct(State(director): State<Director>, request: Request, next: Ne
     };
     match app.owner_elsewhere(&sandbox).await {
         Ok(Some(Peer { id, url: Some(url), .. })) => {
-            let sent = send_on(&director, &url, request).await;
+            let sent = tokio::select! {
+                sent = send_on(&director, &url, request) => sent,
+                () = director.falls_silent(&url) => Err("does not answer".to_owned()),
+            };
             sent.unwrap_or_else(|reason| {
-                let message = format!("sandbox {} is on server {id} at {url}, which {reason}", sandbox.id);
+                // Where it is, in the network of the servers, is not for callers.
+                tracing::warn!(sandbox = %sandbox.id, server = id, url, reason, "send a request on");
+                let message = format!("sandbox {} is on server {id}, which {reason}; try again later", sandbox.id);
                 ApiError(Error::exhausted(message)).into_response()
             })
         }
@@ -105,10 +130,7 @@ fn subject(method: &Method, uri: &Uri, headers: &HeaderMap, names: Names<'_>) ->
         return id.parse().map_or(Subject::Nothing, Subject::Sandbox);
     }
     let words: Vec<&str> = uri.path().split('/').filter(|word| !word.is_empty()).collect();
-    let by_name = |word: &str| match word.parse() {
-        Ok(id) => Subject::Sandbox(id),
-        Err(_) => Subject::Named(percent_encoding::percent_decode_str(word).decode_utf8_lossy().into_owned()),
-    };
+    let by_name = |word: &str| by_name(&percent_encoding::percent_decode_str(word).decode_utf8_lossy());
     match words.as_slice() {
         ["api", "sandboxes", word, ..] => by_name(word),
         ["daytona", "api", "sandbox", word, ..] => by_name(word),
@@ -116,7 +138,11 @@ fn subject(method: &Method, uri: &Uri, headers: &HeaderMap, names: Names<'_>) ->
         ["api", "sessions", id, ..] | ["api", "files", id] | ["api", "e2b", "files", id] => {
             Subject::Session((*id).to_owned())
         }
-        ["api", "execute" | "files"] | ["api", "e2b", "execute" | "files"] if method == Method::POST => Subject::InBody,
+        ["api", "execute" | "files" | "sandboxes" | "sessions"] | ["api", "e2b", "execute" | "files"]
+            if method == Method::POST =>
+        {
+            Subject::InBody
+        }
         // Ids are unlike any other word of a path.
         words => words.iter().find_map(|word| word.parse().ok()).map_or(Subject::Nothing, Subject::Sandbox),
     }
@@ -145,20 +171,43 @@ async fn find(app: &App, subject: &Subject, headers: &HeaderMap) -> Result<Optio
     }
 }
 
-/// The session that a JSON body names, and the request as it was.
-async fn read_session(request: Request) -> Result<(Subject, Request), Response> {
+/// What a JSON body names, and the request as it was.
+async fn read_named(request: Request) -> Result<(Subject, Request), Response> {
     let (parts, body) = request.into_parts();
     let bytes = axum::body::to_bytes(body, BODY_MAX)
         .await
         .map_err(|_| ApiError(Error::invalid("body", format!("at most {} MiB", BODY_MAX >> 20))).into_response())?;
-    #[derive(serde::Deserialize)]
+    Ok((named(&bytes), Request::from_parts(parts, Body::from(bytes))))
+}
+
+/// A session, a sandbox, or a name that may be there already. What is no such body the handler refuses.
+fn named(body: &[u8]) -> Subject {
+    #[derive(Default, serde::Deserialize)]
+    #[serde(default)]
     struct Named {
-        session_id: String,
+        session_id: Option<String>,
+        sandbox_id: Option<String>,
+        name: Option<String>,
+        if_exists: Option<String>,
+        sandbox: Option<Box<Named>>,
     }
-    // What is no such body the handler refuses.
-    let named = serde_json::from_slice::<Named>(&bytes).ok();
-    let subject = named.map_or(Subject::Nothing, |named| Subject::Session(named.session_id));
-    Ok((subject, Request::from_parts(parts, Body::from(bytes))))
+    let Ok(named) = serde_json::from_slice::<Named>(body) else { return Subject::Nothing };
+    if let Some(id) = named.session_id {
+        return Subject::Session(id);
+    }
+    if let Some(word) = named.sandbox_id {
+        return by_name(&word);
+    }
+    // A session's sandbox stands one level deeper.
+    let wanted = named.sandbox.map_or((named.name, named.if_exists), |sandbox| (sandbox.name, sandbox.if_exists));
+    match wanted {
+        (Some(name), Some(if_exists)) if if_exists != "refuse" => Subject::Named(name),
+        _ => Subject::Nothing,
+    }
+}
+
+fn by_name(word: &str) -> Subject {
+    word.parse().map_or_else(|_| Subject::Named(word.to_owned()), Subject::Sandbox)
 }
 
 /// What concerns one connection and must not travel on (RFC 9110, 7.6.1).
@@ -166,7 +215,8 @@ const ONE_HOP: [header::HeaderName; 5] =
     [header::CONNECTION, header::PROXY_AUTHORIZATION, header::TE, header::TRAILER, header::TRANSFER_ENCODING];
 
 async fn send_on(director: &Director, url: &str, mut request: Request) -> Result<Response, String> {
-    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
+    let method = request.method().as_str().to_owned();
     let uri: Uri = format!("{}{path}", url.trim_end_matches('/'))
         .parse()
         .map_err(|error| format!("has a wrong address: {error}"))?;
@@ -187,8 +237,15 @@ async fn send_on(director: &Director, url: &str, mut request: Request) -> Result
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(header::UPGRADE, protocol);
     }
-    let us = HeaderValue::from_str(director.app.server()).map_err(|error| error.to_string())?;
-    headers.insert(SENT_ON_BY, us);
+    let proof = SentOnProof {
+        server: director.app.server(),
+        method: &method,
+        path: &path,
+        host: &headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default().to_ascii_lowercase(),
+    };
+    let secret = director.app.peer_secret().ok_or("shares no secret with this one")?;
+    let proof = proof.prove(secret, director.app.now().as_millisecond());
+    headers.insert(SENT_ON_BY, HeaderValue::from_str(&proof).map_err(|error| error.to_string())?);
     let mut answer = director.client.request(request).await.map_err(|error| {
         let mut cause: &dyn std::error::Error = &error;
         while let Some(deeper) = cause.source() {

@@ -52,6 +52,7 @@ impl App {
                 }
             });
         }
+        self.begin_to_follow_rights();
         self.every(crate::peer::EVERY, |app| async move { app.say_alive().await });
         self.every(crate::peer::EVERY, |app| async move { app.take_over().await });
         self.every(RENEW, |app| async move { app.renew_leases().await });

@@ -1,8 +1,9 @@
 //! Keys and quotas that were looked up a moment ago: a request must not cost a read for each. A revocation on this
-//! server counts at once, on another within [`FOR`].
+//! server counts at once; another server forgets what it has here at its next look (`right`), within [`FOR`] at the latest.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Key, Quota};
 use crate::clock::Timestamp;
@@ -16,6 +17,8 @@ const MOST: usize = 10_000;
 pub struct KeyCache {
     keys: Mutex<HashMap<String, (Timestamp, Key)>>,
     quotas: Mutex<HashMap<String, (Timestamp, Quota)>>,
+    /// Rises whenever all is forgotten.
+    generation: AtomicU64,
 }
 
 fn fresh(at: Timestamp, now: Timestamp) -> bool {
@@ -28,8 +31,17 @@ impl KeyCache {
         keys.get(hash).filter(|(at, _)| fresh(*at, now)).map(|(_, key)| key.clone())
     }
 
-    pub fn put(&self, hash: String, key: Key, now: Timestamp) {
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::SeqCst)
+    }
+
+    /// Remembers what was read from the store after `generation` was asked for. What was read before something changed
+    /// may be wrong now, and is not kept.
+    pub fn put(&self, hash: String, key: Key, generation: u64, now: Timestamp) {
         let mut keys = self.keys.lock().expect("no panic while held");
+        if generation != self.generation() {
+            return;
+        }
         if keys.len() >= MOST {
             keys.clear();
         }
@@ -51,7 +63,10 @@ impl KeyCache {
 
     /// Something changed: look again.
     pub fn forget(&self) {
-        self.keys.lock().expect("no panic while held").clear();
+        let mut keys = self.keys.lock().expect("no panic while held");
+        self.generation.fetch_add(1, Ordering::SeqCst);
+        keys.clear();
+        drop(keys);
         self.quotas.lock().expect("no panic while held").clear();
     }
 }

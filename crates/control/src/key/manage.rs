@@ -2,6 +2,7 @@
 
 use super::{Key, Organisation, Quota, Scope, hash};
 use crate::clock::{Timestamp, after};
+use crate::right::Right;
 use crate::{App, Caller, Error, random};
 
 #[derive(Debug, Clone)]
@@ -54,6 +55,8 @@ impl App {
             expires_at,
             revoked_at: None,
             last_used_at: None,
+            configured_by: Vec::new(),
+            replaced: false,
         };
         self.store().insert_key(&key, &hash(secret)).await?;
         Ok(key)
@@ -69,6 +72,8 @@ impl App {
         let revoked = self.store().revoke_key(&caller.organisation, id, self.now().as_millisecond()).await?;
         self.key_cache().forget();
         self.audit(caller, "key.revoke", id).await?;
+        // Last: the key may be the caller's own.
+        self.rights().end(&Right::Key(id.to_owned()));
         if revoked { Ok(()) } else { Err(Error::not_found("key", id)) }
     }
 

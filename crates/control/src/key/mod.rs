@@ -3,6 +3,7 @@
 //! A key's secret is shown once; the store has its SHA-256. A secret is 160 random bits, so a plain hash is enough.
 
 pub mod cache;
+mod configured;
 pub mod manage;
 
 use cove_engine::spec::Limits;
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::clock::Timestamp;
-use crate::{App, Error};
+use crate::{App, Error, right};
 
 /// What a key may do; each holds those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
@@ -41,6 +42,12 @@ pub struct Key {
     pub revoked_at: Option<Timestamp>,
     #[serde(default)]
     pub last_used_at: Option<Timestamp>,
+    /// The servers whose configuration names this key; none for a key that was made through the API.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub configured_by: Vec<String>,
+    /// Revoked because a configuration names another one now, not because somebody asked for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replaced: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -173,22 +180,31 @@ impl App {
             return Err(unknown());
         }
         let hash = hash(secret);
-        let now = self.now();
-        let key = match self.key_cache().get(&hash, now) {
-            Some(key) => key,
-            None => {
-                let key = self.store().key_by_hash(&hash).await?.ok_or_else(unknown)?;
-                self.key_cache().put(hash, key.clone(), now);
-                if key.revoked_at.is_none() {
-                    self.store().note_key_use(&key.id, now.as_millisecond()).await?;
-                }
-                key
+        loop {
+            let generation = self.key_cache().generation();
+            let key = self.key_of(&hash, generation).await?.ok_or_else(unknown)?;
+            if key.revoked_at.is_some() || key.expires_at.is_some_and(|end| end <= self.now()) {
+                return Err(unknown());
             }
-        };
-        if key.revoked_at.is_some() || key.expires_at.is_some_and(|end| end <= now) {
-            return Err(unknown());
+            right::hold_key(&key.id, key.expires_at);
+            // Whoever revokes forgets first and then ends what is held: one of the two sees the other.
+            if self.key_cache().generation() == generation {
+                return Ok(Caller { organisation: key.organisation, key: key.id, scopes: vec![key.scope] });
+            }
         }
-        Ok(Caller { organisation: key.organisation, key: key.id, scopes: vec![key.scope] })
+    }
+
+    async fn key_of(&self, hash: &str, generation: u64) -> Result<Option<Key>, Error> {
+        let now = self.now();
+        if let Some(key) = self.key_cache().get(hash, now) {
+            return Ok(Some(key));
+        }
+        let Some(key) = self.store().key_by_hash(hash).await? else { return Ok(None) };
+        self.key_cache().put(hash.to_owned(), key.clone(), generation, now);
+        if key.revoked_at.is_none() {
+            self.store().note_key_use(&key.id, now.as_millisecond()).await?;
+        }
+        Ok(Some(key))
     }
 
     /// The organisation's maxima.

@@ -4,6 +4,7 @@
 //! Every server writes a sign of life with its address; a request that comes to another is sent on by the door
 //! (`door/peer.rs`). What is in the store any server can tell.
 
+pub(crate) mod proof;
 pub(crate) mod trust;
 
 use std::time::Duration;
@@ -63,7 +64,7 @@ impl App {
         Ok(peer.filter(|peer| self.is_alive(peer)))
     }
 
-    fn is_alive(&self, peer: &Peer) -> bool {
+    pub(crate) fn is_alive(&self, peer: &Peer) -> bool {
         self.now().as_millisecond() - peer.seen_at.as_millisecond() < SILENT_MS
     }
 
@@ -74,8 +75,9 @@ impl App {
         }
         let (id, server) = (sandbox.id.to_string(), sandbox.server.clone());
         let advice = match self.store().peer(&server).await? {
+            // Where it is, in the network of the servers, is not for callers.
             Some(peer) if self.is_alive(&peer) => match peer.url {
-                Some(url) => format!("ask there, at {url}"),
+                Some(_) => "ask there".into(),
                 None => "ask there; it has told no address: start it with --peer-url".into(),
             },
             Some(peer) => {

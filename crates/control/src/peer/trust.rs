@@ -58,9 +58,9 @@ mod tests {
         assert!(ask().unwrap_err().contains("authority.pem: "), "{:?}", ask());
         std::fs::write(&path, "no certificate\n").unwrap();
         assert!(ask().unwrap_err().ends_with("holds no certificate in PEM"), "{:?}", ask());
-        crate::tls::Authority::open(folder.path(), jiff::Timestamp::now()).map(|_| ()).unwrap_err();
+        crate::tls::Authority::open(folder.path(), "localhost", jiff::Timestamp::now()).map(|_| ()).unwrap_err();
         std::fs::remove_file(&path).unwrap();
-        crate::tls::Authority::open(folder.path(), jiff::Timestamp::now()).unwrap();
+        crate::tls::Authority::open(folder.path(), "localhost", jiff::Timestamp::now()).unwrap();
         assert_eq!(ask(), Ok(()));
     }
 }

@@ -17,11 +17,12 @@ use serde::Serialize;
 use self::members::{Member, Members, Waiting};
 use crate::event::Kind;
 use crate::interpreter::Warmth;
+use crate::key::Quota;
 use crate::ledger::Claim;
 use crate::sandbox::cause::{Cause, Code};
 use crate::sandbox::state::Event;
 use crate::sandbox::{NetworkPolicy, NewSandbox, Sandbox, State, Timers};
-use crate::store::sandboxes::{Along, Inserted, Taken};
+use crate::store::sandboxes::{Along, Idempotency, Inserted, Taken};
 use crate::template::Template;
 use crate::{App, Caller, Error, Scope, random};
 
@@ -176,6 +177,8 @@ impl App {
         if !fits(draft, new, template) {
             return Ok(None);
         }
+        let fingerprint = new.fingerprint();
+        let repeatable = new.idempotency_key.as_deref().map(|key| Idempotency { key, fingerprint: &fingerprint });
         loop {
             let member = self.pools().with(&draft.organisation, &draft.template, Members::take);
             let Some(taken) = member.flatten() else { return Ok(None) };
@@ -197,7 +200,7 @@ impl App {
             let event = self.sandbox_event(&sandbox, Kind::Created);
             let entry = self.audit_entry(caller, "sandbox.create", sandbox.id.as_str());
             let along = Along { event: Some(&event), audit: Some(&entry), ..Along::default() };
-            match self.store().take_pooled(&mut sandbox, new.idempotency_key.as_deref(), along).await? {
+            match self.store().take_pooled(&mut sandbox, repeatable, along).await? {
                 Taken::Done => {
                     self.announce(State::Creating, &sandbox);
                     return Ok(Some(sandbox));
@@ -287,7 +290,7 @@ impl App {
         let quota = self.quota(organisation).await?;
         let place = self.ledger().reserve(organisation, &quota)?;
         let id = member.id.clone();
-        let made = self.launch_in_room(member, place).await;
+        let made = self.launch_in_room(member, place, &quota).await;
         if made.is_err() {
             self.capacity().release(&id);
         }
@@ -310,10 +313,10 @@ impl App {
         self.wake_timers();
     }
 
-    async fn launch_in_room(&self, member: Sandbox, mut place: Claim<'_>) -> Result<Sandbox, Error> {
+    async fn launch_in_room(&self, member: Sandbox, mut place: Claim<'_>, quota: &Quota) -> Result<Sandbox, Error> {
         let _turn = self.room_for(&member).await?;
         let _lock = self.locks().lock(&member.id).await;
-        match self.store().insert_sandbox(&member, None).await? {
+        match self.store().insert_sandbox_asked(&member, None, None, Some(quota)).await? {
             Inserted::New => {
                 place.is_written();
                 drop(place);

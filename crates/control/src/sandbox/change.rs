@@ -10,6 +10,7 @@ use super::{LimitsChange, NetworkPolicy, Sandbox, State, TimersChange};
 use crate::audit::Entry;
 use crate::event::Kind;
 use crate::provider::ProviderError;
+use crate::right::Right;
 use crate::store::Written;
 use crate::store::sandboxes::Along;
 use crate::store::usage::Span;
@@ -115,21 +116,35 @@ impl App {
     }
 
     pub async fn set_public(&self, caller: &Caller, id_or_name: &str, public: Visibility) -> Result<Sandbox, Error> {
-        self.edit(caller, id_or_name, move |_, sandbox| {
-            sandbox.public = public == Visibility::Public;
-            Ok(())
-        })
-        .await
+        let sandbox = self
+            .edit(caller, id_or_name, move |_, sandbox| {
+                sandbox.public = public == Visibility::Public;
+                Ok(())
+            })
+            .await?;
+        if public == Visibility::Private {
+            self.end_keyless(&sandbox).await?;
+        }
+        Ok(sandbox)
     }
 
     /// New tokens; the old ones open nothing from now on.
     pub async fn rotate_tokens(&self, caller: &Caller, id_or_name: &str) -> Result<Sandbox, Error> {
-        self.edit(caller, id_or_name, |_, sandbox| {
-            sandbox.access_token = crate::random::token();
-            sandbox.traffic_token = crate::random::token();
-            Ok(())
-        })
-        .await
+        let sandbox = self
+            .edit(caller, id_or_name, |_, sandbox| {
+                sandbox.access_token = crate::random::token();
+                sandbox.traffic_token = crate::random::token();
+                Ok(())
+            })
+            .await?;
+        self.end_keyless(&sandbox).await?;
+        Ok(sandbox)
+    }
+
+    /// Ends what goes on without a key: by the sandbox's tokens, by links made of them, or because it was public.
+    pub(crate) async fn end_keyless(&self, sandbox: &Sandbox) -> Result<(), Error> {
+        self.rights().end(&Right::Sandbox(sandbox.id.clone()));
+        self.store().note_rights_changed().await
     }
 
     /// Another policy, held before it is told. A caller that hangs up half-way leaves no policy told that is not held.

@@ -10,9 +10,10 @@ use super::state::Event;
 use super::{IfExists, NewSandbox, Sandbox, State, Timers};
 use crate::event::Kind;
 use crate::interpreter::Warmth;
+use crate::key::Quota;
 use crate::ledger::Claim;
 use crate::store::Written;
-use crate::store::sandboxes::Inserted;
+use crate::store::sandboxes::{Idempotency, Inserted};
 use crate::template::Template;
 use crate::{App, Caller, Error, Scope, random};
 
@@ -40,7 +41,7 @@ impl App {
             let place = app.ledger().reserve(&sandbox.organisation, &quota)?;
             let id = sandbox.id.clone();
             let made = match app.room_for(&sandbox).await {
-                Ok(_turn) => app.make(&caller, sandbox, new, place).await,
+                Ok(_turn) => app.make(&caller, sandbox, new, place, &quota).await,
                 Err(error) => Err(error),
             };
             if !made.as_ref().is_ok_and(|made| made.id == id) {
@@ -128,14 +129,15 @@ impl App {
         sandbox: Sandbox,
         new: NewSandbox,
         mut place: Claim<'_>,
+        quota: &Quota,
     ) -> Result<Sandbox, Error> {
         let _lock = self.locks().lock(&sandbox.id).await;
-        let mut inserted = self.insert(caller, &sandbox, &new).await?;
+        let mut inserted = self.insert(caller, &sandbox, &new, quota).await?;
         if let (Inserted::Repeated(earlier), Some(key)) = (&inserted, &new.idempotency_key)
             && self.never_lived(earlier).await?
         {
             self.store().release_idempotency_key(&sandbox.organisation, key, earlier).await?;
-            inserted = self.insert(caller, &sandbox, &new).await?;
+            inserted = self.insert(caller, &sandbox, &new, quota).await?;
         }
         if matches!(inserted, Inserted::New) {
             place.is_written();
@@ -150,13 +152,24 @@ impl App {
                 self.existing(caller, &new).await?.ok_or_else(|| name_taken(&new))
             }
             Inserted::NameTaken => Err(name_taken(&new)),
+            Inserted::KeyOfAnother => Err(Error::Conflict(format!(
+                "the Idempotency-Key {:?} was used for another request; use a new one",
+                new.idempotency_key.as_deref().unwrap_or_default()
+            ))),
         }
     }
 
-    async fn insert(&self, caller: &Caller, sandbox: &Sandbox, new: &NewSandbox) -> Result<Inserted, Error> {
+    async fn insert(
+        &self,
+        caller: &Caller,
+        sandbox: &Sandbox,
+        new: &NewSandbox,
+        quota: &Quota,
+    ) -> Result<Inserted, Error> {
         let asked = self.audit_entry(caller, "sandbox.create", sandbox.id.as_str());
-        let key = new.idempotency_key.as_deref();
-        self.store().insert_sandbox_asked(sandbox, key, Some(&asked)).await
+        let fingerprint = new.fingerprint();
+        let repeatable = new.idempotency_key.as_deref().map(|key| Idempotency { key, fingerprint: &fingerprint });
+        self.store().insert_sandbox_asked(sandbox, repeatable, Some(&asked), Some(quota)).await
     }
 
     /// Whether a sandbox ended before its maker was told of it: its launch failed, or the server died at it.

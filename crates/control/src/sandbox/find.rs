@@ -3,7 +3,7 @@
 use cove_engine::SandboxId;
 
 use super::{Filter, Listed, Page, Sandbox, State};
-use crate::{App, Caller, Error};
+use crate::{App, Caller, Error, right};
 
 impl App {
     /// One sandbox by id, else by name. A destroyed one is found by id alone, and only where asked for.
@@ -18,12 +18,14 @@ impl App {
         found.ok_or_else(|| Error::not_found("sandbox", id_or_name))
     }
 
-    /// For those who proved their right by a token of the sandbox's own.
+    /// For those who prove their right by a token of the sandbox's own: what they are let in with ends when its tokens
+    /// change, or when it is public no more.
     pub(crate) async fn sandbox_of_anybody(&self, id: &SandboxId) -> Result<Sandbox, Error> {
         let found = self.store().sandbox_by_id(id).await?;
-        found
-            .filter(|sandbox| sandbox.state != State::Destroyed && sandbox.pool.is_none())
-            .ok_or_else(|| Error::not_found("sandbox", id.to_string()))
+        let found = found.filter(|sandbox| sandbox.state != State::Destroyed && sandbox.pool.is_none());
+        let sandbox = found.ok_or_else(|| Error::not_found("sandbox", id.to_string()))?;
+        right::hold_sandbox(&sandbox);
+        Ok(sandbox)
     }
 
     pub async fn list_sandboxes(

@@ -13,6 +13,7 @@ use super::state::{self, Denied, Effect, Event};
 use super::{Sandbox, State};
 use crate::audit::Entry;
 use crate::event::Kind;
+use crate::key::Quota;
 use crate::store::sandboxes::Along;
 use crate::store::{Lasting, Written};
 use crate::{App, Caller, Error, Scope};
@@ -22,6 +23,10 @@ pub const STOP_GRACE: Duration = Duration::from_secs(5);
 
 /// Another server may write between our read and our write; the pure rules are asked again that often.
 const ATTEMPTS: usize = 8;
+
+/// How long a change that another server is at is waited for, and how often it is looked at.
+const ELSEWHERE: Duration = Duration::from_secs(10);
+const LOOK_ELSEWHERE: Duration = Duration::from_millis(50);
 
 impl App {
     pub async fn start(&self, caller: &Caller, id_or_name: &str) -> Result<Sandbox, Error> {
@@ -59,10 +64,20 @@ impl App {
         self.change_state_asked(&sandbox.id, event, Cause::requested(what, self.now()), Some(asked)).await
     }
 
-    /// The sandbox once nobody is at work on it.
+    /// The sandbox once nobody is at work on it. What another server is at is waited for too, but not for long.
     pub(crate) async fn settled(&self, id: &SandboxId) -> Result<Sandbox, Error> {
-        let _lock = self.locks().lock(id).await;
-        self.store().sandbox_by_id(id).await?.ok_or_else(|| Error::not_found("sandbox", id.to_string()))
+        let begun = tokio::time::Instant::now();
+        loop {
+            let lock = self.locks().lock(id).await;
+            let found = self.store().sandbox_by_id(id).await?;
+            let sandbox = found.ok_or_else(|| Error::not_found("sandbox", id.to_string()))?;
+            let settled = self.is_here(&sandbox) || !sandbox.state.is_in_transition();
+            if settled || begun.elapsed() >= ELSEWHERE {
+                return Ok(sandbox);
+            }
+            drop(lock);
+            tokio::time::sleep(LOOK_ELSEWHERE).await;
+        }
     }
 
     /// Brings an event to a sandbox and sees it through.
@@ -134,13 +149,13 @@ impl App {
                 return Ok((sandbox, None));
             }
             // Whoever starts it, by name or by waking it.
-            let _place = if matches!(event, Event::Start | Event::Recover) && !sandbox.state.has_processes() {
-                let quota = self.quota(&sandbox.organisation).await?;
-                Some(self.ledger().claim_start(&sandbox.organisation, &quota)?)
-            } else {
-                None
+            let starts = matches!(event, Event::Start | Event::Recover) && !sandbox.state.has_processes();
+            let quota = if starts { Some(self.quota(&sandbox.organisation).await?) } else { None };
+            let _place = match &quota {
+                Some(quota) => Some(self.ledger().claim_start(&sandbox.organisation, quota)?),
+                None => None,
             };
-            match self.write_state(&mut sandbox, step.state, cause.clone(), asked).await? {
+            match self.write_state_within(&mut sandbox, step.state, cause.clone(), asked, quota.as_ref()).await? {
                 Written::Done => return Ok((sandbox, step.effect)),
                 Written::Overtaken => continue,
             }
@@ -227,6 +242,18 @@ impl App {
         cause: Cause,
         asked: Option<&Entry>,
     ) -> Result<Written, Error> {
+        self.write_state_within(sandbox, to, cause, asked, None).await
+    }
+
+    /// As [`App::write_state`], where the organisation's maxima leave room for one more that runs.
+    async fn write_state_within(
+        &self,
+        sandbox: &mut Sandbox,
+        to: State,
+        cause: Cause,
+        asked: Option<&Entry>,
+        starts_within: Option<&Quota>,
+    ) -> Result<Written, Error> {
         let now = self.now();
         let from = sandbox.state;
         let metered = self.meter(sandbox, to, now);
@@ -244,7 +271,13 @@ impl App {
         }
         next.metered_from = metered.metered_from;
         let event = kind_of(from, to).map(|kind| self.sandbox_event(&next, kind));
-        let along = Along { event: event.as_ref(), span: metered.span.as_ref(), audit: asked, lasting: lasting(to) };
+        let along = Along {
+            event: event.as_ref(),
+            span: metered.span.as_ref(),
+            audit: asked,
+            lasting: lasting(to),
+            starts_within,
+        };
         let written = self.store().update_sandbox_along(&mut next, along).await?;
         if written == Written::Done {
             *sandbox = next;

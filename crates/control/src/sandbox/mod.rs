@@ -146,6 +146,46 @@ pub struct NewSandbox {
     pub if_exists: IfExists,
 }
 
+impl NewSandbox {
+    /// The same for the same request, to tell a repeated one from another with the same idempotency key; empty where there
+    /// is no such key.
+    pub fn fingerprint(&self) -> String {
+        use sha2::Digest as _;
+        if self.idempotency_key.is_none() {
+            return String::new();
+        }
+        // Every field by name: one that is added must be thought of.
+        let NewSandbox {
+            name,
+            template,
+            labels,
+            env,
+            limits,
+            network,
+            timers,
+            provider,
+            owner,
+            user,
+            cwd,
+            public,
+            idempotency_key: _,
+            door,
+            if_exists,
+        } = self;
+        let text = serde_json::json!([
+            [name, template, provider, owner, user, cwd],
+            [labels, env],
+            limits,
+            network,
+            format!("{timers:?}"),
+            public,
+            door,
+            format!("{if_exists:?}"),
+        ]);
+        hex::encode(sha2::Sha256::digest(text.to_string()))
+    }
+}
+
 /// What to do where the name is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IfExists {

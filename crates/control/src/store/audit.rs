@@ -27,6 +27,13 @@ impl Store {
         Ok(())
     }
 
+    /// Whether an entry tells of this action on this subject.
+    pub async fn is_audited(&self, action: &str, subject: &str) -> Result<bool, Error> {
+        const SQL: &str = "SELECT seq FROM audit_entries WHERE action = $1 AND subject = $2 LIMIT 1";
+        let row = sqlx::query(SQL).bind(action).bind(subject).fetch_optional(&self.reads).await?;
+        Ok(row.is_some())
+    }
+
     /// Newest first, older than `before` where given.
     pub async fn audit(&self, organisation: &str, before: Option<i64>, limit: u32) -> Result<Vec<Entry>, Error> {
         const SQL: &str = "SELECT seq, organisation, api_key, action, subject, at FROM audit_entries \

@@ -3,11 +3,15 @@
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
-use super::change::Statement;
-use super::{Store, from_body, is_unique_violation, to_body};
+use super::change::{Change, Statement};
+use super::{Dialect, Store, Written, from_body, is_unique_violation, to_body};
 use crate::Error;
 use crate::clock::from_millisecond;
 use crate::key::{Key, Organisation};
+
+/// Whoever follows it looks again at every right that is held.
+const RIGHTS_CHANGED: &str = "INSERT INTO cursors (name, seq) VALUES ('rights', 1) \
+     ON CONFLICT (name) DO UPDATE SET seq = cursors.seq + 1";
 
 fn read(row: &AnyRow) -> Result<Key, Error> {
     let mut key: Key = from_body(&row.try_get::<String, _>("body")?)?;
@@ -17,8 +21,10 @@ fn read(row: &AnyRow) -> Result<Key, Error> {
 }
 
 impl Store {
+    /// A key whose organisation is gone is not there.
     pub async fn key_by_hash(&self, hash: &str) -> Result<Option<Key>, Error> {
-        const SQL: &str = "SELECT revoked_at, last_used_at, body FROM api_keys WHERE hash = $1";
+        const SQL: &str = "SELECT revoked_at, last_used_at, body FROM api_keys WHERE hash = $1 \
+             AND EXISTS (SELECT 1 FROM organisations WHERE organisations.id = api_keys.organisation)";
         let row = sqlx::query(SQL).bind(hash).fetch_optional(&self.reads).await?;
         row.as_ref().map(read).transpose()
     }
@@ -52,8 +58,44 @@ impl Store {
     pub async fn revoke_key(&self, organisation: &str, id: &str, now: i64) -> Result<bool, Error> {
         const SQL: &str =
             "UPDATE api_keys SET revoked_at = $1 WHERE organisation = $2 AND id = $3 AND revoked_at IS NULL";
-        let done = self.execute(Statement::other(SQL, [now.into(), organisation.into(), id.into()])).await?;
-        Ok(done == 1)
+        let revoke = Statement::other(SQL, [now.into(), organisation.into(), id.into()]);
+        self.write_with_rights(revoke).await
+    }
+
+    /// Writes whether a key is good, and which servers are configured with it.
+    pub async fn update_configured_key(&self, key: &Key) -> Result<bool, Error> {
+        const SQL: &str = "UPDATE api_keys SET revoked_at = $1, body = $2 WHERE id = $3";
+        let revoked = key.revoked_at.map(|at| at.as_millisecond());
+        self.write_with_rights(Statement::other(SQL, [revoked.into(), to_body(key)?.into(), key.id.as_str().into()]))
+            .await
+    }
+
+    /// A change that may end rights: other servers learn of it. Whether it changed anything.
+    pub(super) async fn write_with_rights(&self, first: Statement) -> Result<bool, Error> {
+        let told = (self.dialect == Dialect::Postgres).then(|| Statement::other(RIGHTS_CHANGED, []));
+        Ok(self.write(Change::new(first).with(told), None).await? == Written::Done)
+    }
+
+    /// Tells other servers that rights have ended, where there may be others.
+    pub async fn note_rights_changed(&self) -> Result<(), Error> {
+        if self.dialect == Dialect::Postgres {
+            self.execute(Statement::other(RIGHTS_CHANGED, [])).await?;
+        }
+        Ok(())
+    }
+
+    /// A number that is another one whenever rights have ended.
+    pub async fn changes_of_rights(&self) -> Result<i64, Error> {
+        const SQL: &str = "SELECT seq FROM cursors WHERE name = 'rights'";
+        let seq: Option<i64> = sqlx::query_scalar(SQL).fetch_optional(&self.reads).await?;
+        Ok(seq.unwrap_or(0))
+    }
+
+    /// Whether a key is there, not revoked, and its organisation too.
+    pub async fn key_is_good(&self, id: &str) -> Result<bool, Error> {
+        const SQL: &str = "SELECT id FROM api_keys WHERE id = $1 AND revoked_at IS NULL \
+             AND EXISTS (SELECT 1 FROM organisations WHERE organisations.id = api_keys.organisation)";
+        Ok(sqlx::query(SQL).bind(id).fetch_optional(&self.reads).await?.is_some())
     }
 
     pub async fn note_key_use(&self, id: &str, now: i64) -> Result<(), Error> {

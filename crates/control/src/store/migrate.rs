@@ -11,6 +11,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (6, "job_workers", include_str!("../../migrations/0006_job_workers.sql")),
     (7, "job_turns", include_str!("../../migrations/0007_job_turns.sql")),
     (8, "session_ends", include_str!("../../migrations/0008_session_ends.sql")),
+    (9, "repeats_quotas_peers", include_str!("../../migrations/0009_repeats_quotas_peers.sql")),
 ];
 
 impl Store {

@@ -16,6 +16,7 @@ pub mod keys;
 mod migrate;
 pub mod pools;
 mod reads;
+mod room;
 mod samples;
 pub mod sandboxes;
 pub mod servers;

@@ -67,7 +67,7 @@ impl Store {
     }
 
     async fn write_to_postgres(&self, change: Change) -> Result<u64, sqlx::Error> {
-        let mut held = Held(Some(self.writes.acquire().await?));
+        let mut held = Held::new(self.writes.acquire().await?);
         let result = in_transaction(held.connection(), change).await;
         if result.as_ref().err().is_none_or(is_constraint) {
             held.give_back();
@@ -79,7 +79,7 @@ impl Store {
         let decides = change.rule == Rule::FirstDecides;
         let persistent = change.statements.len() <= REPEATED;
         let texts = change.texts();
-        let mut held = Held(Some(self.writes.acquire().await?));
+        let mut held = Held::new(self.writes.acquire().await?);
         // Nobody else writes now, and whoever waits for this may go away at any moment: nothing is held until it is done.
         if let Some(sandbox) = becomes {
             self.recent.forget(&sandbox.id);
@@ -132,7 +132,14 @@ async fn in_transaction(connection: &mut sqlx::AnyConnection, change: Change) ->
         let alone = change.statements.into_iter().next().expect("one");
         return alone.execute(connection).await;
     }
-    let mut transaction = connection.begin().await?;
+    in_open_transaction(connection.begin().await?, change).await
+}
+
+/// Its statements one by one, and the commit.
+pub(super) async fn in_open_transaction(
+    mut transaction: sqlx::Transaction<'_, Any>,
+    change: Change,
+) -> Result<u64, sqlx::Error> {
     let mut first = None;
     for statement in change.statements {
         let rows = statement.execute(&mut *transaction).await?;
@@ -146,21 +153,25 @@ async fn in_transaction(connection: &mut sqlx::AnyConnection, change: Change) ->
 }
 
 /// Whether a statement failed by a rule of the tables: the one error after which a connection is as good as before.
-fn is_constraint(error: &sqlx::Error) -> bool {
+pub(super) fn is_constraint(error: &sqlx::Error) -> bool {
     use sqlx::error::ErrorKind;
     matches!(error, sqlx::Error::Database(database) if !matches!(database.kind(), ErrorKind::Other))
 }
 
 /// A connection on which a transaction may be open. Dropped before it is known to be over, because nobody waits any more
 /// or because the database is in trouble, it is closed, which rolls back: the next user must not find it.
-struct Held(Option<PoolConnection<Any>>);
+pub(super) struct Held(Option<PoolConnection<Any>>);
 
 impl Held {
-    fn connection(&mut self) -> &mut sqlx::AnyConnection {
+    pub(super) fn new(connection: PoolConnection<Any>) -> Self {
+        Held(Some(connection))
+    }
+
+    pub(super) fn connection(&mut self) -> &mut sqlx::AnyConnection {
         self.0.as_mut().expect("held until it is given back")
     }
 
-    fn give_back(&mut self) {
+    pub(super) fn give_back(&mut self) {
         self.0 = None;
     }
 }

@@ -1,15 +1,20 @@
 //! The local authority: a key that never leaves the data directory, a certificate to trust, and leaves signed by it.
 //!
-//! Leaves live in memory and are made anew at each start; only the authority is kept, so clients trust once.
+//! Leaves live in memory and are made anew at each start; only the authority is kept, so clients trust once. Whoever trusts
+//! it trusts it for the server's domain and for loopback alone (name constraints, RFC 5280 4.2.1.10), and for two years:
+//! a key that got about signs for no other site. An authority of before, without constraints, goes on; the log says how
+//! to renew it.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
+use std::net::Ipv6Addr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use jiff::{Span, Timestamp, ToSpan};
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    BasicConstraints, CertificateParams, CidrSubnet, DnType, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose, NameConstraints,
 };
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
@@ -29,6 +34,11 @@ pub(crate) const SYSTEM_BUNDLES: [&str; 3] =
 /// Clients refuse leaves that live longer than this.
 const LEAF_DAYS: i64 = 397;
 
+/// How long the authority itself is good.
+const DAYS: i64 = 730;
+/// From so many days before its end on, the server says so.
+const WARN_DAYS: i64 = 60;
+
 #[derive(Debug)]
 pub struct Authority {
     folder: PathBuf,
@@ -45,17 +55,47 @@ pub enum Renewal {
     NewKey,
 }
 
+/// What a person should know of an authority that is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Remark {
+    #[error(
+        "the local authority's certificate is from before name constraints: who trusts it trusts it for every site"
+    )]
+    Unconstrained,
+    #[error("the local authority may not sign for this domain")]
+    OtherDomain,
+    #[error("the local authority's certificate ends in {days} days")]
+    EndsSoon { days: i64 },
+}
+
 impl Authority {
-    /// The authority in the folder; made where there is none.
-    pub fn open(folder: &Path, now: Timestamp) -> Result<Authority, TlsError> {
+    /// The authority in the folder, for this domain; made where there is none. One that may not sign for the domain gets
+    /// another certificate for the same key.
+    pub fn open(folder: &Path, domain: &str, now: Timestamp) -> Result<Authority, TlsError> {
         let _alone = alone(folder)?;
         let (key, certificate) = (read(&folder.join(KEY))?, read(&folder.join(CERTIFICATE))?);
         let authority = match (key, certificate) {
             (Some(key), Some(certificate)) => {
-                key_of(folder, &key)?;
-                Authority { folder: folder.to_owned(), key, certificate }
+                let pair = key_of(folder, &key)?;
+                let there = Authority { folder: folder.to_owned(), key, certificate };
+                match there.look(domain, now) {
+                    Some(Remark::OtherDomain) => {
+                        let new = Authority::make(folder, pair, domain, now)?;
+                        tracing::warn!(
+                            "the local authority was for another domain than {domain}: its certificate is new; clients \
+                             that trust a copy need {}",
+                            new.certificate_file().display()
+                        );
+                        new
+                    }
+                    Some(remark) => {
+                        tracing::warn!("{remark}; `cove tls renew` makes another for the same key");
+                        there
+                    }
+                    None => there,
+                }
             }
-            (None, None) => Authority::make(folder, KeyPair::generate().map_err(sign_error)?, now)?,
+            (None, None) => Authority::make(folder, KeyPair::generate().map_err(sign_error)?, domain, now)?,
             // Half an authority: making another would leave clients with one that signs no more.
             (key, _) => {
                 let missing = folder.join(if key.is_none() { KEY } else { CERTIFICATE });
@@ -67,7 +107,7 @@ impl Authority {
     }
 
     /// Makes the authority's certificate anew. A running server signs with it at once.
-    pub fn renew(folder: &Path, renewal: Renewal, now: Timestamp) -> Result<Authority, TlsError> {
+    pub fn renew(folder: &Path, domain: &str, renewal: Renewal, now: Timestamp) -> Result<Authority, TlsError> {
         let _alone = alone(folder)?;
         let old = match renewal {
             Renewal::SameKey => read(&folder.join(KEY))?,
@@ -77,13 +117,27 @@ impl Authority {
             Some(key) => key_of(folder, &key)?,
             None => KeyPair::generate().map_err(sign_error)?,
         };
-        let authority = Authority::make(folder, key, now)?;
+        let authority = Authority::make(folder, key, domain, now)?;
         authority.write_bundle()?;
         Ok(authority)
     }
 
-    fn make(folder: &Path, key: KeyPair, now: Timestamp) -> Result<Authority, TlsError> {
-        let certificate = parameters(now).self_signed(&key).map_err(sign_error)?.pem();
+    /// What there is to say of the authority's certificate.
+    pub fn look(&self, domain: &str, now: Timestamp) -> Option<Remark> {
+        let (_, pem) = x509_parser::pem::parse_x509_pem(self.certificate.as_bytes()).ok()?;
+        let certificate = pem.parse_x509().ok()?;
+        let Ok(Some(constraints)) = certificate.name_constraints() else { return Some(Remark::Unconstrained) };
+        let name = certified_domain(domain);
+        let covers = |subtree: &x509_parser::extensions::GeneralSubtree<'_>| matches!(&subtree.base, x509_parser::extensions::GeneralName::DNSName(known) if *known == name);
+        if !constraints.value.permitted_subtrees.as_ref().is_some_and(|permitted| permitted.iter().any(covers)) {
+            return Some(Remark::OtherDomain);
+        }
+        let left = certificate.validity().not_after.timestamp() - now.as_second();
+        (left < WARN_DAYS * 24 * 3600).then_some(Remark::EndsSoon { days: (left / (24 * 3600)).max(0) })
+    }
+
+    fn make(folder: &Path, key: KeyPair, domain: &str, now: Timestamp) -> Result<Authority, TlsError> {
+        let certificate = parameters(domain, now).self_signed(&key).map_err(sign_error)?.pem();
         let key = key.serialize_pem();
         write(&folder.join(KEY), &key, 0o600)?;
         write(&folder.join(CERTIFICATE), &certificate, 0o644)?;
@@ -119,7 +173,7 @@ impl Authority {
         leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         leaf.use_authority_key_identifier_extension = true;
         (leaf.not_before, leaf.not_after) = (day(now, (-1).days()), day(now, (LEAF_DAYS - 1).days()));
-        let issuer = Issuer::new(parameters(now), KeyPair::from_pem(&self.key).map_err(sign)?);
+        let issuer = Issuer::new(parameters(domain, now), KeyPair::from_pem(&self.key).map_err(sign)?);
         let key = KeyPair::generate().map_err(sign)?;
         let certificate = leaf.signed_by(&key, &issuer).map_err(sign)?;
         let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
@@ -154,13 +208,22 @@ fn alone(folder: &Path) -> Result<fs::File, TlsError> {
 }
 
 /// The same at every start but for the dates, which only count when the authority is made.
-fn parameters(now: Timestamp) -> CertificateParams {
+fn parameters(domain: &str, now: Timestamp) -> CertificateParams {
     let mut parameters = CertificateParams::default();
     parameters.distinguished_name = rcgen::DistinguishedName::new();
     parameters.distinguished_name.push(DnType::CommonName, NAME);
     parameters.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    (parameters.not_before, parameters.not_after) = (day(now, (-1).days()), day(now, 3650.days()));
+    (parameters.not_before, parameters.not_after) = (day(now, (-1).days()), day(now, DAYS.days()));
+    parameters.name_constraints = Some(NameConstraints {
+        permitted_subtrees: vec![
+            GeneralSubtree::DnsName(certified_domain(domain)),
+            GeneralSubtree::DnsName("localhost".into()),
+            GeneralSubtree::IpAddress(CidrSubnet::V4([127, 0, 0, 0], [255, 0, 0, 0])),
+            GeneralSubtree::IpAddress(CidrSubnet::V6(Ipv6Addr::LOCALHOST.octets(), [255; 16])),
+        ],
+        excluded_subtrees: Vec::new(),
+    });
     parameters
 }
 
@@ -206,6 +269,8 @@ mod tests {
     use super::*;
     use crate::tls::keeper::{Keeper, Source};
 
+    const DOMAIN: &str = "sbx.example.com";
+
     /// A server that shows what the authority in the folder signs.
     fn server(folder: &Path, domain: &str) -> Arc<ServerConfig> {
         let source = Source::Authority { folder: folder.to_owned(), domain: domain.into() };
@@ -245,7 +310,7 @@ mod tests {
     #[test]
     fn a_client_that_trusts_the_authority_accepts_every_sandbox_of_the_domain_and_no_other() {
         let folder = tempfile::tempdir().unwrap();
-        let authority = Authority::open(folder.path(), Timestamp::now()).unwrap();
+        let authority = Authority::open(folder.path(), DOMAIN, Timestamp::now()).unwrap();
         let server = server(folder.path(), "sbx.example.com:8443");
         for name in ["api.sbx.example.com", "49983-abcdefghij0123456789.sbx.example.com", "localhost", "127.0.0.1"] {
             assert!(accepts(&authority, &server, name), "{name}");
@@ -258,21 +323,61 @@ mod tests {
     #[test]
     fn the_authority_stays_the_same_and_its_key_is_private() {
         let folder = tempfile::tempdir().unwrap();
-        let first = Authority::open(folder.path(), Timestamp::now()).unwrap();
-        let again = Authority::open(folder.path(), Timestamp::now()).unwrap();
+        let first = Authority::open(folder.path(), DOMAIN, Timestamp::now()).unwrap();
+        let again = Authority::open(folder.path(), DOMAIN, Timestamp::now()).unwrap();
         assert_eq!(first.certificate(), again.certificate());
-        assert!(accepts(&first, &server(folder.path(), "localhost"), "api.cove.localhost"));
+        assert!(accepts(&first, &server(folder.path(), DOMAIN), "api.sbx.example.com"));
         let mode = fs::metadata(folder.path().join(KEY)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert!(fs::read_to_string(first.bundle_file()).unwrap().contains(first.certificate()));
     }
 
     #[test]
+    fn who_trusts_the_authority_trusts_it_for_its_domain_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::open(folder.path(), DOMAIN, Timestamp::now()).unwrap();
+        // The key got about, and somebody signs for another site with it.
+        let stolen = authority.certify("bank.example", Timestamp::now()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut resolver = rustls::server::ResolvesServerCertUsingSni::new();
+        resolver.add("api.bank.example", (*stolen.key).clone()).unwrap();
+        let shown = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(resolver));
+        assert!(!accepts(&authority, &Arc::new(shown), "api.bank.example"));
+    }
+
+    #[test]
+    fn an_authority_says_when_it_should_be_renewed() {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::open(folder.path(), DOMAIN, Timestamp::now()).unwrap();
+        let on_day = |day: i64| Timestamp::now() + (day * 24).hours();
+        assert_eq!(authority.look(DOMAIN, on_day(600)), None);
+        assert!(matches!(authority.look(DOMAIN, on_day(700)), Some(Remark::EndsSoon { days: 1..=60 })));
+        assert_eq!(authority.look("other.example", on_day(1)), Some(Remark::OtherDomain));
+        // The same key, so that both certificates are good for what they may sign.
+        let moved = Authority::open(folder.path(), "other.example", Timestamp::now()).unwrap();
+        assert!(accepts(&moved, &server(folder.path(), "other.example"), "api.other.example"));
+        assert_eq!(moved.look("other.example", on_day(1)), None);
+
+        // One of before: used as it is.
+        let key = KeyPair::from_pem(&authority.key).unwrap();
+        let mut old = parameters(DOMAIN, Timestamp::now());
+        old.name_constraints = None;
+        let old = old.self_signed(&key).unwrap().pem();
+        fs::write(folder.path().join(CERTIFICATE), &old).unwrap();
+        let opened = Authority::open(folder.path(), DOMAIN, Timestamp::now()).unwrap();
+        assert_eq!((opened.certificate(), opened.look(DOMAIN, on_day(1))), (old.as_str(), Some(Remark::Unconstrained)));
+    }
+
+    #[test]
     fn half_an_authority_is_named_and_not_replaced() {
         let folder = tempfile::tempdir().unwrap();
-        let whole = Authority::open(folder.path(), Timestamp::now()).unwrap();
+        let whole = Authority::open(folder.path(), DOMAIN, Timestamp::now()).unwrap();
         fs::remove_file(folder.path().join(KEY)).unwrap();
-        let error = Authority::open(folder.path(), Timestamp::now()).unwrap_err().to_string();
+        let error = Authority::open(folder.path(), DOMAIN, Timestamp::now()).unwrap_err().to_string();
         assert!(error.contains("authority-key.pem is missing"), "{error}");
         assert_eq!(fs::read_to_string(whole.certificate_file()).unwrap(), whole.certificate());
     }
@@ -280,13 +385,13 @@ mod tests {
     #[test]
     fn who_trusted_the_old_certificate_trusts_the_renewed_one_unless_the_key_is_new() {
         let folder = tempfile::tempdir().unwrap();
-        let old = Authority::open(folder.path(), Timestamp::now()).unwrap();
+        let old = Authority::open(folder.path(), DOMAIN, Timestamp::now()).unwrap();
         let later = Timestamp::now() + 48.hours();
-        let renewed = Authority::renew(folder.path(), Renewal::SameKey, later).unwrap();
+        let renewed = Authority::renew(folder.path(), DOMAIN, Renewal::SameKey, later).unwrap();
         assert_ne!(old.certificate(), renewed.certificate());
         let shown = server(folder.path(), "sbx.example.com");
         assert!(accepts(&old, &shown, "api.sbx.example.com"));
-        Authority::renew(folder.path(), Renewal::NewKey, later).unwrap();
+        Authority::renew(folder.path(), DOMAIN, Renewal::NewKey, later).unwrap();
         let shown = server(folder.path(), "sbx.example.com");
         assert!(!accepts(&old, &shown, "api.sbx.example.com"));
     }

@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 
 use super::keeper::Keeper;
+use crate::door::entrance::SentOn;
 
 /// What the doors read where they make links.
 const PROTOCOL: &str = "x-forwarded-proto";
@@ -30,7 +31,7 @@ async fn receive(State(keeper): State<Arc<Keeper>>, mut request: Request, next: 
     let name = host.parse::<http::uri::Authority>().map(|authority| authority.host().to_owned()).unwrap_or_default();
     let is_address = name.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
     // The client's own host and protocol are those that it used with the server which sent the request on.
-    if request.headers().contains_key(crate::door::peer::SENT_ON_BY) {
+    if request.extensions().get::<SentOn>().is_some() {
         return next.run(request).await;
     }
     if !is_address && !keeper.shown().facts.covers(&name) {

@@ -118,7 +118,7 @@ impl Source {
     fn certificate(&self, now: Timestamp) -> Result<Certificate, TlsError> {
         match self {
             Source::Files { chain, key } => Certificate::from_files(chain, key, now),
-            Source::Authority { folder, domain } => Authority::open(folder, now)?.certify(domain, now),
+            Source::Authority { folder, domain } => Authority::open(folder, domain, now)?.certify(domain, now),
         }
     }
 
@@ -225,7 +225,7 @@ mod tests {
         let source = Source::Authority { folder: folder.path().to_owned(), domain: "sbx.example.com".into() };
         let keeper = Keeper::open(source, now()).unwrap();
         let first = keeper.shown().facts.fingerprint.clone();
-        Authority::renew(folder.path(), super::super::authority::Renewal::NewKey, now()).unwrap();
+        Authority::renew(folder.path(), "sbx.example.com", super::super::authority::Renewal::NewKey, now()).unwrap();
         assert_eq!(keeper.refresh(now()).unwrap(), Refreshed::Another);
         assert_ne!(keeper.shown().facts.fingerprint, first);
     }

@@ -6,10 +6,10 @@ use cove_control::config::Config;
 use cove_control::store::Store;
 use cove_control::{App, provider, serve};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::settings::Flags;
 use crate::complaint::Complaint;
+use crate::ending::told_to_end;
 use crate::place::Place;
 use crate::render::print;
 use crate::telemetry;
@@ -35,13 +35,16 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
         .enable_all()
         .build()
         .map_err(|error| Complaint::failed(format!("start a runtime: {error}")))?;
-    runtime.block_on(async {
+    let served = runtime.block_on(async {
         let traces = telemetry::start(&config)?;
         open_files_as_allowed();
         let served = serve_until_told(config).await;
         traces.finish().await;
         served
-    })?;
+    });
+    // What still runs is waited for no longer.
+    runtime.shutdown_background();
+    served?;
     Ok(0)
 }
 
@@ -98,17 +101,6 @@ fn greet(app: &App, url: &str) -> Result<(), Complaint> {
     print("  cove exec box -- python3 -c 'print(6*7)'")?;
     print("  cove shell box")?;
     print(&format!("  curl -H \"Authorization: Bearer {key}\" {url}/api/sandboxes"))
-}
-
-fn told_to_end() -> Result<impl Future<Output = ()> + Send + 'static, Complaint> {
-    let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    Ok(async move {
-        tokio::select! {
-            _ = term.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        tracing::info!("told to end; sandboxes go on");
-    })
 }
 
 /// Every sandbox with a network takes two descriptors, every connection more: the usual soft limit of 1024 would end at some

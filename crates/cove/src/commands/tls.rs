@@ -49,7 +49,8 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
         Some(Act::Env) => env(&folder, record.as_ref())?,
         Some(Act::Renew { new_key }) => {
             let renewal = if new_key { Renewal::NewKey } else { Renewal::SameKey };
-            let made = Authority::renew(&folder, renewal, Timestamp::now()).map_err(complain)?;
+            let made =
+                Authority::renew(&folder, domain_of(record.as_ref()), renewal, Timestamp::now()).map_err(complain)?;
             print(&told_authority(&made.certificate_file())?)?;
             if new_key {
                 say("hint: clients that trust a copy of the old certificate need the new one");
@@ -82,7 +83,7 @@ fn env(folder: &Path, record: Option<&Record>) -> Result<(), Complaint> {
     let lines = match record {
         Some(record) => exports(folder, record),
         None => {
-            make_sure(folder)?;
+            make_sure(folder, record)?;
             trust(folder).to_vec()
         }
     };
@@ -92,7 +93,7 @@ fn env(folder: &Path, record: Option<&Record>) -> Result<(), Complaint> {
 fn show(folder: &Path, record: Option<&Record>, as_json: bool) -> Result<(), Complaint> {
     let local = record.is_none_or(|record| record.issuer == Issuer::LocalAuthority);
     if local {
-        make_sure(folder)?;
+        make_sure(folder, record)?;
     }
     let shown = record.map(|record| look::shown(record.address, &format!("api.{}", certified_domain(&record.domain))));
     if as_json {
@@ -140,11 +141,16 @@ fn told_authority(file: &Path) -> Result<String, Complaint> {
 }
 
 /// Who may only read finds the certificate; who finds none makes one, and needs the right to.
-fn make_sure(folder: &Path) -> Result<(), Complaint> {
+fn make_sure(folder: &Path, record: Option<&Record>) -> Result<(), Complaint> {
     if folder.join(CERTIFICATE).is_file() && folder.join(BUNDLE).is_file() {
         return Ok(());
     }
-    Authority::open(folder, Timestamp::now()).map(drop).map_err(complain)
+    Authority::open(folder, domain_of(record), Timestamp::now()).map(drop).map_err(complain)
+}
+
+/// What the authority may sign for: the domain of the server that last listened with TLS, or the usual one.
+fn domain_of(record: Option<&Record>) -> &str {
+    record.map_or("localhost", |record| &record.domain)
 }
 
 fn complain(error: TlsError) -> Complaint {

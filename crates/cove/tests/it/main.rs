@@ -21,6 +21,7 @@ mod run_signals;
 mod run_terminal;
 mod security;
 mod serve_terminal;
+mod streams;
 mod telemetry;
 mod terminal_verbs;
 mod tls;

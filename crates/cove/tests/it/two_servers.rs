@@ -135,12 +135,110 @@ fn nobody_gets_round_by_asking_the_other_server() {
         let answer = http::request(server.address(), "GET", &url, &[("authorization", &foreign)], None).unwrap();
         assert_eq!(answer.status, 404, "another organisation's: {}", answer.text());
     }
-    // What was sent on once is not sent on again: the answer names the right server.
+    // A word of another server that none has said counts for nothing: the request is sent on as any other.
     let bearer = format!("Bearer {KEY}");
-    let headers = [("authorization", bearer.as_str()), ("cove-sent-on-by", "server_x")];
-    let stop = http::request(two.address(), "POST", &format!("{url}/stop"), &headers, None).unwrap();
-    assert_eq!(stop.status, 421, "{}", stop.text());
-    assert!(stop.json()["message"].as_str().unwrap().contains(&one.url()), "{}", stop.text());
+    for forged in ["server_x", "server_x 1 00", &format!("server_x {} {}", i64::MAX, "0".repeat(64))] {
+        let headers = [("authorization", bearer.as_str()), ("cove-sent-on-by", forged)];
+        let found =
+            http::request(two.address(), "POST", &format!("{url}/exec"), &headers, Some(br#"{"shell":"true"}"#));
+        let found = found.unwrap();
+        assert_eq!(found.status, 200, "{forged}: {}", found.text());
+    }
+}
+
+#[test]
+fn a_name_is_got_or_made_once_whichever_server_is_asked() {
+    let Some(pair) = pair() else { return };
+    let (one, two) = (&pair.one, &pair.two);
+    let body = json!({"name": "box", "if_exists": "ensure_running"});
+    let first = one.request("POST", "/api/sandboxes", Some(&body)).expect_status(201).json();
+    let same = |server: &TestServer| {
+        let found = server.request("POST", "/api/sandboxes", Some(&body)).expect_status(201).json();
+        assert_eq!((&found["id"], &found["state"]), (&first["id"], &json!("running")), "{found}");
+    };
+    same(two);
+    // Asleep on the other server: woken there.
+    one.request("POST", "/api/sandboxes/box/stop", None).expect_status(200);
+    same(two);
+    let session = json!({"sandbox": {"name": "box", "if_exists": "ensure_running"}});
+    one.request("POST", "/api/sandboxes/box/stop", None).expect_status(200);
+    let session = two.request("POST", "/api/sessions", Some(&session)).expect_status(201).json();
+    assert_eq!(session["sandbox_id"], first["id"]);
+    // At the same moment on both: one makes it, the other gets it.
+    for round in 0..5 {
+        let body = json!({"name": format!("race{round}"), "if_exists": "ensure_running"});
+        let ids: Vec<Value> = std::thread::scope(|scope| {
+            let ask = |server: &TestServer| {
+                let api = server.api();
+                let body = body.clone();
+                scope.spawn(move || {
+                    let made = api.json("POST", "/api/sandboxes", &[], Some(&body)).unwrap();
+                    made.expect_status(201).json()["id"].clone()
+                })
+            };
+            [ask(one), ask(two)].map(|asked| asked.join().unwrap()).into()
+        });
+        assert_eq!(ids[0], ids[1]);
+    }
+}
+
+#[test]
+fn an_organisations_maximum_is_one_number_for_all_servers() {
+    let Some(database) = Postgres::start() else {
+        eprintln!("skipped: PostgreSQL is not installed");
+        return;
+    };
+    let start = || TestServer::start_in(&[], &[("DATABASE_URL", database.url()), ("COVE_QUOTA_SANDBOXES", "7")]);
+    let (one, two) = (start(), start());
+    let made: usize = std::thread::scope(|scope| {
+        let ask = |server: &TestServer| {
+            let api = server.api();
+            scope.spawn(move || {
+                let status = api.json("POST", "/api/sandboxes", &[], Some(&json!({}))).unwrap().status;
+                assert!([201, 429].contains(&status), "{status}");
+                usize::from(status == 201)
+            })
+        };
+        let asked: Vec<_> = (0..12).flat_map(|_| [ask(&one), ask(&two)]).collect();
+        asked.into_iter().map(|asked| asked.join().unwrap()).sum()
+    });
+    assert_eq!(made, 7, "of 24 that were asked for at once");
+}
+
+#[test]
+fn an_idempotency_key_with_another_request_is_refused_on_either_server() {
+    let Some(pair) = pair() else { return };
+    let ask = |server: &TestServer, body: Value| {
+        server.api().json("POST", "/api/sandboxes", &[("idempotency-key", "k")], Some(&body)).unwrap()
+    };
+    let first = ask(&pair.one, json!({"labels": {"a": "1"}})).expect_status(201).json();
+    for server in [&pair.one, &pair.two] {
+        assert_eq!(ask(server, json!({"labels": {"a": "1"}})).expect_status(201).json()["id"], first["id"]);
+        let refused = ask(server, json!({"labels": {"a": "2"}})).expect_status(409);
+        assert!(refused.text().contains("was used for another request"), "{}", refused.text());
+    }
+}
+
+#[test]
+fn a_server_that_is_frozen_keeps_nobody_waiting() {
+    let Some(pair) = pair() else { return };
+    let (one, two) = (&pair.one, &pair.two);
+    let id = make(one, json!({}));
+    let name = std::fs::read_to_string(one.data().join("server-id")).unwrap();
+    let pid = rustix::process::Pid::from_raw(one.pid() as i32).unwrap();
+    let signal = |signal| rustix::process::kill_process(pid, signal).unwrap();
+    signal(rustix::process::Signal::STOP);
+    let begun = std::time::Instant::now();
+    let url = format!("/api/sandboxes/{id}/exec");
+    let refused = two.api().json("POST", &url, &[], Some(&json!({"shell": "true"})));
+    let took = begun.elapsed();
+    signal(rustix::process::Signal::CONT);
+    let refused = refused.unwrap().expect_status(503);
+    assert!(took < std::time::Duration::from_secs(15), "it took {took:?}");
+    assert!(refused.header("retry-after").is_some() && refused.text().contains(name.trim()), "{}", refused.text());
+    assert!(!refused.text().contains(one.address()), "where it is, is not for callers: {}", refused.text());
+    // What only takes long is waited for.
+    assert_eq!(say(two, &id, "sleep 9; echo at last"), "at last\n");
 }
 
 #[test]
@@ -255,7 +353,7 @@ fn servers_may_speak_https_with_each_other() {
     two.restart_in(&[shared]);
     let refused = two.request("POST", "/api/sandboxes/box/exec", Some(&json!({"shell": "true"}))).expect_status(503);
     let message = refused.json()["message"].as_str().unwrap().to_owned();
-    assert!(message.contains(&url) && message.contains("certificate"), "{message}");
+    assert!(message.contains("certificate") && !message.contains(&free), "{message}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ use super::Door;
 use super::origin::Origin;
 use super::view;
 use crate::event::Changed;
+use crate::right;
 use crate::sandbox::State as SandboxState;
 
 const PING_EVERY: Duration = Duration::from_secs(25);
@@ -22,10 +23,16 @@ const PONG_WITHIN: Duration = Duration::from_secs(20);
 const CONNECT_WITHIN: Duration = Duration::from_secs(45);
 
 pub async fn connect(State(door): State<Door>, origin: Origin, upgrade: WebSocketUpgrade) -> Response {
+    // The key comes over the socket: what it opens ends with it all the same.
+    let admission = right::current();
     // A client sends a token and pongs, nothing long.
     upgrade.max_message_size(64 << 10).on_upgrade(move |socket| async move {
+        let serving = serve(door, origin, socket);
         // A client that leaves in the middle is no error of ours.
-        let _ = serve(door, origin, socket).await;
+        let _ended = match admission {
+            Some(admission) => admission.within(serving).await,
+            None => serving.await,
+        };
     })
 }
 

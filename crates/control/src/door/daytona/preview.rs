@@ -11,9 +11,10 @@ use super::problem::{Answer, Problem};
 use super::query::Pairs;
 use super::token::Memory;
 use super::{Door, forward};
-use crate::Scope;
+use crate::clock::from_millisecond;
 use crate::sandbox::Sandbox;
 use crate::secret::same;
+use crate::{Scope, right};
 
 struct Target {
     sandbox: String,
@@ -68,7 +69,8 @@ async fn admit(door: &Door, target: &Target, headers: &HeaderMap, pairs: &Pairs)
         return Ok(sandbox);
     }
     let signed = |token: &String| Memory::of(&sandbox).opens_preview(token, target.port, door.app.now().as_second());
-    if target.token.as_ref().is_some_and(signed) {
+    if let Some(until) = target.token.as_ref().and_then(signed) {
+        right::hold_link(from_millisecond(until.saturating_mul(1000)));
         return Ok(sandbox);
     }
     match bearer(headers) {

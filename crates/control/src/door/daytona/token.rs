@@ -62,9 +62,12 @@ impl Memory {
         self.previews.retain(|preview| preview.hash != hash || preview.port != port);
     }
 
-    pub fn opens_preview(&self, token: &str, port: u16, now: i64) -> bool {
+    /// Until when, in Unix seconds, a token opens a port; nothing where it does not.
+    pub fn opens_preview(&self, token: &str, port: u16, now: i64) -> Option<i64> {
         let hash = hash(token);
-        self.previews.iter().any(|preview| preview.port == port && preview.until > now && same(&hash, &preview.hash))
+        let opens =
+            |preview: &&SignedPreview| preview.port == port && preview.until > now && same(&hash, &preview.hash);
+        self.previews.iter().find(opens).map(|preview| preview.until)
     }
 
     /// A file URL's signature: `v1_` and an HMAC over method, path and expiry; 0 never expires.
@@ -113,11 +116,11 @@ mod tests {
     fn a_signed_preview_opens_its_port_until_its_time_or_its_end() {
         let mut memory = Memory::default();
         memory.add_preview("t", 3000, 100, 0);
-        assert!(memory.opens_preview("t", 3000, 99));
-        assert!(!memory.opens_preview("t", 3001, 99));
-        assert!(!memory.opens_preview("t", 3000, 100));
+        assert_eq!(memory.opens_preview("t", 3000, 99), Some(100));
+        assert_eq!(memory.opens_preview("t", 3001, 99), None);
+        assert_eq!(memory.opens_preview("t", 3000, 100), None);
         memory.end_preview("t", 3000);
-        assert!(!memory.opens_preview("t", 3000, 99));
+        assert_eq!(memory.opens_preview("t", 3000, 99), None);
     }
 
     #[test]
@@ -127,6 +130,6 @@ mod tests {
             memory.add_preview(&number.to_string(), 1, 1000, 0);
         }
         assert_eq!(memory.previews.len(), MOST_PREVIEWS);
-        assert!(memory.opens_preview("299", 1, 1));
+        assert!(memory.opens_preview("299", 1, 1).is_some());
     }
 }

@@ -20,7 +20,7 @@ use crate::guest::{Guest, GuestError};
 use crate::sandbox::Sandbox;
 use crate::secret::same;
 use crate::tls::{Secure, certified_domain};
-use crate::{App, Error, Scope};
+use crate::{App, Error, Scope, right};
 
 const TOKEN: &str = "cove_token";
 
@@ -111,7 +111,11 @@ fn sign(sandbox: &Sandbox, port: u16, end: Timestamp) -> String {
 fn is_signed(sandbox: &Sandbox, port: u16, token: &str, now: Timestamp) -> bool {
     let Some((end, _)) = token.split_once('.') else { return false };
     let Some(end) = end.parse().ok().and_then(|second| Timestamp::from_second(second).ok()) else { return false };
-    end > now && same(token, sign(sandbox, port, end))
+    if end <= now || !same(token, sign(sandbox, port, end)) {
+        return false;
+    }
+    right::hold_link(end);
+    true
 }
 
 /// Every method that a program inside may want. `TRACE` and `CONNECT` are for the hop before us.

@@ -1,10 +1,14 @@
 //! A sandbox's row for the first time, and the idempotency key that it was asked for with.
 
+use sqlx::Row as _;
+
 use super::{due_at, held_name, insert_labels};
 use crate::Error;
 use crate::audit::Entry;
+use crate::key::Quota;
 use crate::sandbox::Sandbox;
 use crate::store::change::{Change, Lasting, Statement};
+use crate::store::room::{Room, Wanted};
 use crate::store::{Store, Written, audit, is_unique_violation, to_body};
 
 /// What came of an insert.
@@ -14,37 +18,47 @@ pub enum Inserted {
     NameTaken,
     /// The idempotency key was used before, for this sandbox.
     Repeated(String),
+    /// The idempotency key was used before, for something else.
+    KeyOfAnother,
+}
+
+/// A key that makes a request repeatable, and what tells that request from others.
+#[derive(Debug, Clone, Copy)]
+pub struct Idempotency<'a> {
+    pub key: &'a str,
+    /// The same for the same request; empty where nobody compares.
+    pub fingerprint: &'a str,
 }
 
 impl Store {
     /// The row, its labels and its idempotency key, or none of them.
     pub async fn insert_sandbox(&self, sandbox: &Sandbox, idempotency_key: Option<&str>) -> Result<Inserted, Error> {
-        self.insert_sandbox_asked(sandbox, idempotency_key, None).await
+        let repeatable = idempotency_key.map(|key| Idempotency { key, fingerprint: "" });
+        self.insert_sandbox_asked(sandbox, repeatable, None, None).await
     }
 
-    /// As [`Store::insert_sandbox`], with the note of who asked for it.
+    /// As [`Store::insert_sandbox`], with the note of who asked for it, and where it fits into the organisation's maxima.
     pub async fn insert_sandbox_asked(
         &self,
         sandbox: &Sandbox,
-        idempotency_key: Option<&str>,
+        repeatable: Option<Idempotency<'_>>,
         asked: Option<&Entry>,
+        quota: Option<&Quota>,
     ) -> Result<Inserted, Error> {
         let row = insert_row(sandbox)?;
-        let change = match idempotency_key {
-            Some(key) => Change::new(claim_idempotency_key(sandbox, key)).with([row]),
+        let change = match repeatable {
+            Some(repeatable) => Change::new(claim_idempotency_key(sandbox, repeatable)).with([row]),
             None => Change::new(row),
         };
         // Nobody is told of it before its next state is written, and that is synced.
         let change = change.with(insert_labels(sandbox)).with(asked.map(audit::insert)).lasting(Lasting::Soon);
-        match (self.write(change, Some(sandbox)).await, idempotency_key) {
+        let room = quota.map(|quota| Room { organisation: &sandbox.organisation, quota, wanted: Wanted::NewSandbox });
+        match (self.write_within(change, Some(sandbox), room).await?, repeatable) {
             (Ok(Written::Done), _) => Ok(Inserted::New),
-            (Ok(Written::Overtaken), Some(key)) => {
+            (Ok(Written::Overtaken), Some(repeatable)) => {
                 // The caller is told of what another has written.
                 self.sync().await?;
-                let earlier = self.subject_of_key(&sandbox.organisation, key).await?;
-                let gone =
-                    || Error::Conflict(format!("the request with Idempotency-Key {key:?} just ended; try again"));
-                earlier.map(Inserted::Repeated).ok_or_else(gone)
+                self.earlier(sandbox, repeatable).await
             }
             (Ok(Written::Overtaken), None) => Err(Error::internal("store: an insert that changed nothing")),
             (Err(error), _) if is_unique_violation(&error) => Ok(Inserted::NameTaken),
@@ -52,10 +66,26 @@ impl Store {
         }
     }
 
-    /// The sandbox that an idempotency key was used for.
-    pub(super) async fn subject_of_key(&self, organisation: &str, key: &str) -> Result<Option<String>, Error> {
-        const SQL: &str = "SELECT subject FROM idempotency_keys WHERE organisation = $1 AND idempotency_key = $2";
-        Ok(sqlx::query_scalar(SQL).bind(organisation).bind(key).fetch_optional(&self.reads).await?)
+    /// What an idempotency key was used for before.
+    async fn earlier(&self, sandbox: &Sandbox, repeatable: Idempotency<'_>) -> Result<Inserted, Error> {
+        let Idempotency { key, fingerprint } = repeatable;
+        match self.subject_of_key(&sandbox.organisation, key).await? {
+            Some((_, Some(first))) if !first.is_empty() && first != fingerprint => Ok(Inserted::KeyOfAnother),
+            Some((subject, _)) => Ok(Inserted::Repeated(subject)),
+            None => Err(Error::Conflict(format!("the request with Idempotency-Key {key:?} just ended; try again"))),
+        }
+    }
+
+    /// The sandbox that an idempotency key was used for, and the fingerprint of the request.
+    pub(super) async fn subject_of_key(
+        &self,
+        organisation: &str,
+        key: &str,
+    ) -> Result<Option<(String, Option<String>)>, Error> {
+        const SQL: &str =
+            "SELECT subject, fingerprint FROM idempotency_keys WHERE organisation = $1 AND idempotency_key = $2";
+        let row = sqlx::query(SQL).bind(organisation).bind(key).fetch_optional(&self.reads).await?;
+        row.map(|row| Ok((row.try_get("subject")?, row.try_get("fingerprint")?))).transpose()
     }
 
     /// Takes a key from a sandbox of which nobody was told, so that the same request makes another.
@@ -89,19 +119,20 @@ fn insert_row(sandbox: &Sandbox) -> Result<Statement, Error> {
 }
 
 /// Changes nothing where the key was used before.
-fn claim_idempotency_key(sandbox: &Sandbox, key: &str) -> Statement {
-    const SQL: &str = "INSERT INTO idempotency_keys (organisation, idempotency_key, subject, created_at) \
-         VALUES ($1, $2, $3, $4) ON CONFLICT (organisation, idempotency_key) DO NOTHING";
-    Statement::other(SQL, key_values(sandbox, key))
+fn claim_idempotency_key(sandbox: &Sandbox, repeatable: Idempotency<'_>) -> Statement {
+    const SQL: &str = "INSERT INTO idempotency_keys (organisation, idempotency_key, subject, created_at, fingerprint) \
+         VALUES ($1, $2, $3, $4, $5) ON CONFLICT (organisation, idempotency_key) DO NOTHING";
+    Statement::other(SQL, key_values(sandbox, repeatable))
 }
 
 /// Fails where the key was used before.
-pub(super) fn insert_idempotency_key(sandbox: &Sandbox, key: &str) -> Statement {
-    const COLUMNS: &str = "organisation, idempotency_key, subject, created_at";
-    Statement::insert("idempotency_keys", COLUMNS, key_values(sandbox, key))
+pub(super) fn insert_idempotency_key(sandbox: &Sandbox, repeatable: Idempotency<'_>) -> Statement {
+    const COLUMNS: &str = "organisation, idempotency_key, subject, created_at, fingerprint";
+    Statement::insert("idempotency_keys", COLUMNS, key_values(sandbox, repeatable))
 }
 
-fn key_values(sandbox: &Sandbox, key: &str) -> [crate::store::change::Value; 4] {
+fn key_values(sandbox: &Sandbox, repeatable: Idempotency<'_>) -> [crate::store::change::Value; 5] {
     let created = sandbox.created_at.as_millisecond();
-    [sandbox.organisation.as_str().into(), key.into(), sandbox.id.as_str().into(), created.into()]
+    let Idempotency { key, fingerprint } = repeatable;
+    [sandbox.organisation.as_str().into(), key.into(), sandbox.id.as_str().into(), created.into(), fingerprint.into()]
 }

@@ -20,11 +20,12 @@ use crate::Error;
 use crate::audit::Entry;
 use crate::clock::from_millisecond;
 use crate::event::NewEvent;
+use crate::key::Quota;
 use crate::sandbox::timers;
 use crate::sandbox::{Sandbox, State};
 use crate::store::usage::Span;
 
-pub use insert::Inserted;
+pub use insert::{Idempotency, Inserted};
 pub use pooled::Taken;
 pub(super) use recent::Recent;
 
@@ -37,6 +38,8 @@ pub struct Along<'a> {
     /// Who asked for it.
     pub audit: Option<&'a Entry>,
     pub lasting: Lasting,
+    /// The organisation's maxima, where the change starts a sandbox.
+    pub starts_within: Option<&'a Quota>,
 }
 
 impl Along<'_> {

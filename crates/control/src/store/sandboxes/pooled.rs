@@ -1,6 +1,6 @@
 //! Members of warm pools: rows that nobody sees until they are somebody's.
 
-use super::insert::insert_idempotency_key;
+use super::insert::{Idempotency, insert_idempotency_key};
 use super::{Along, COLUMNS, due_at, held_name, insert_labels};
 use crate::Error;
 use crate::sandbox::Sandbox;
@@ -23,7 +23,7 @@ impl Store {
     pub async fn take_pooled(
         &self,
         sandbox: &mut Sandbox,
-        idempotency_key: Option<&str>,
+        repeatable: Option<Idempotency<'_>>,
         along: Along<'_>,
     ) -> Result<Taken, Error> {
         const SQL: &str = "UPDATE sandboxes SET name = $1, owner = $2, pool = NULL, generation = $3, created_at = $4, \
@@ -39,14 +39,16 @@ impl Store {
             sandbox.generation.into(),
         ];
         let change = Change::new(Statement::other(SQL, values))
-            .with(idempotency_key.map(|key| insert_idempotency_key(sandbox, key)))
+            .with(repeatable.map(|repeatable| insert_idempotency_key(sandbox, repeatable)))
             .with(insert_labels(sandbox))
             .with(along.insert(self.dialect)?);
         match self.write_raised(change, sandbox).await {
             Ok(Written::Done) => Ok(Taken::Done),
             Ok(Written::Overtaken) => Ok(Taken::Overtaken),
-            Err(error) if is_unique_violation(&error) => match idempotency_key {
-                Some(key) if self.subject_of_key(&sandbox.organisation, key).await?.is_some() => Ok(Taken::KeyUsed),
+            Err(error) if is_unique_violation(&error) => match repeatable {
+                Some(Idempotency { key, .. }) if self.subject_of_key(&sandbox.organisation, key).await?.is_some() => {
+                    Ok(Taken::KeyUsed)
+                }
                 _ => Ok(Taken::NameTaken),
             },
             Err(error) => Err(error.into()),

@@ -7,6 +7,7 @@ use crate::Error;
 use crate::event::NewEvent;
 use crate::sandbox::Sandbox;
 use crate::store::change::{Change, Lasting, Statement};
+use crate::store::room::{Room, Wanted};
 use crate::store::{AT_ONCE, Store, Written, is_unique_violation, to_body};
 
 impl Store {
@@ -22,7 +23,14 @@ impl Store {
 
     async fn raise(&self, sandbox: &mut Sandbox, along: Along<'_>) -> Result<Result<Written, sqlx::Error>, Error> {
         let change = Change::new(update_row(sandbox)?).with(along.insert(self.dialect)?).lasting(along.lasting);
-        Ok(self.write_raised(change, sandbox).await)
+        let Some(quota) = along.starts_within else { return Ok(self.write_raised(change, sandbox).await) };
+        sandbox.generation += 1;
+        let room = Room { organisation: &sandbox.organisation, quota, wanted: Wanted::Start };
+        let written = self.write_within(change, Some(sandbox), Some(room)).await;
+        if !matches!(written, Ok(Ok(Written::Done))) {
+            sandbox.generation -= 1;
+        }
+        written
     }
 
     /// Carries out a change that raises the sandbox's generation in the store, and here where it was done: whoever tries again

@@ -87,7 +87,8 @@ pub async fn end_signed_preview(
     Path((id, port, token)): Path<(String, u32, String)>,
 ) -> Answer<StatusCode> {
     let port = checked(port)?;
-    remember(&door, &caller, &id, |memory| memory.end_preview(&token, port)).await?;
+    let sandbox = remember(&door, &caller, &id, |memory| memory.end_preview(&token, port)).await?;
+    door.app.end_keyless(&sandbox).await?;
     Ok(StatusCode::OK)
 }
 

@@ -103,8 +103,8 @@ async fn create(
         ..NewSandbox::default()
     };
     let sandbox = app.create_sandbox(caller, new).await?;
-    // A repeated call may find it asleep: it has its marks.
-    if sandbox.state == Life::Running {
+    // A repeated call may find it asleep, or on another server: it has its marks.
+    if sandbox.state == Life::Running && app.is_here(&sandbox) {
         let (sandbox, guest) = app.reach_into(sandbox.clone()).await?;
         if let Err(error) = marks::leave(&guest, &sandbox).await {
             tracing::warn!(sandbox = %sandbox.id, %error, "leave the marks of the dialect");

@@ -1,0 +1,103 @@
+//! One request, from its header to the last byte of its answer: it goes on for as long as its right does.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use hyper::body::{Body as _, Frame, SizeHint};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+use tower::ServiceExt as _;
+
+use super::line::{End, Tenant};
+use crate::Error;
+use crate::door::native::error::ApiError;
+use crate::right::{Admission, Ended};
+
+/// Answers the request, or stops where its right ends.
+pub async fn attend(
+    router: Router,
+    admission: Admission,
+    tenant: Tenant,
+    end: End,
+    request: Request<Body>,
+) -> Response {
+    let ended = admission.ended().clone();
+    let answered = tokio::select! {
+        biased;
+        () = ended.cancelled() => None,
+        answered = admission.clone().within(router.oneshot(request)) => Some(answered),
+    };
+    let Some(answered) = answered else { return refusal(&admission) };
+    let response = answered.unwrap_or_else(|never| match never {});
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        tenant.moves_in(admission, end);
+        return response;
+    }
+    response.map(|body| {
+        if body.is_end_stream() {
+            return body;
+        }
+        Body::new(WhileRight { body, admission, streams: false, ended: None })
+    })
+}
+
+fn refusal(admission: &Admission) -> Response {
+    let error = match admission.why() {
+        Some(Ended::Server) => Error::exhausted("the server is about to end; try again"),
+        Some(Ended::Right) | None => {
+            Error::Unauthenticated("what this request was let in with was revoked, or has expired".into())
+        }
+    };
+    ApiError(error).into_response()
+}
+
+/// A body that breaks off when its right ends: the client sees that it is not whole.
+struct WhileRight {
+    body: Body,
+    admission: Admission,
+    /// Whether it is counted among those that go on.
+    streams: bool,
+    /// Made when there is something to wait for.
+    ended: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the right to it has ended")]
+struct BrokenOff;
+
+impl hyper::body::Body for WhileRight {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let this = self.get_mut();
+        if this.admission.ended().is_cancelled() {
+            return Poll::Ready(Some(Err(axum::Error::new(BrokenOff))));
+        }
+        if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) {
+            return Poll::Ready(frame);
+        }
+        if !this.streams {
+            this.admission.streams();
+            this.streams = true;
+        }
+        let token = this.admission.ended();
+        let ended = this.ended.get_or_insert_with(|| Box::pin(token.clone().cancelled_owned()));
+        match ended.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(Some(Err(axum::Error::new(BrokenOff)))),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

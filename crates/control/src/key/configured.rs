@@ -1,0 +1,66 @@
+//! The key of the configuration, and what becomes of it when the configuration names another.
+//!
+//! A key's row knows which servers are configured with it. A server that begins with another key revokes the one that it had
+//! before: who rotates a key wants the old one dead. Keys that were made through the API are nobody's configuration and
+//! stay.
+
+use super::{Key, Scope, hash};
+use crate::app::FIRST_ORGANISATION;
+use crate::store::Dialect;
+use crate::{App, Error};
+
+/// The name that such keys bear.
+const NAME: &str = "first";
+
+impl App {
+    /// Makes the configured key good and revokes the one that this server was configured with before.
+    pub(crate) async fn configure_key(&self, secret: &str) -> Result<(), Error> {
+        let current = hash(secret);
+        let mut key = match self.store().key_by_hash(&current).await? {
+            Some(key) => key,
+            None => self.add_key(secret, FIRST_ORGANISATION, NAME, Scope::Operator, None).await?,
+        };
+        let us = self.server().to_owned();
+        let (is_new, is_replaced) = (!key.configured_by.contains(&us), key.replaced && key.revoked_at.is_some());
+        if key.revoked_at.is_some() && !is_replaced {
+            tracing::warn!(key = key.id, "the configured key was revoked and opens nothing; configure another");
+        }
+        if is_new || is_replaced {
+            if is_new {
+                key.configured_by.push(us.clone());
+            }
+            if is_replaced {
+                (key.revoked_at, key.replaced) = (None, false);
+            }
+            self.store().update_configured_key(&key).await?;
+        }
+        for former in self.store().keys(FIRST_ORGANISATION).await? {
+            if former.id != key.id && former.revoked_at.is_none() && self.was_configured(&former, &us).await? {
+                let now = self.now();
+                tracing::info!(key = former.id, "revoked: the configuration names another key now");
+                let former = Key { revoked_at: Some(now), replaced: true, ..former };
+                self.store().update_configured_key(&former).await?;
+            }
+        }
+        self.key_cache().forget();
+        Ok(())
+    }
+
+    async fn was_configured(&self, key: &Key, us: &String) -> Result<bool, Error> {
+        if !key.configured_by.is_empty() || key.name != NAME || key.scope != Scope::Operator {
+            return Ok(key.configured_by.contains(us));
+        }
+        // From before servers noted it: whatever the API makes has an entry in the audit log.
+        if self.store().is_audited("key.create", &key.id).await? {
+            return Ok(false);
+        }
+        if self.store().dialect() == Dialect::Postgres {
+            tracing::warn!(
+                key = key.id,
+                "this operator's key may be of a former configuration; revoke it if no server uses it"
+            );
+            return Ok(false);
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,57 @@
+//! Rights that end elsewhere: with the clock, or on another server of the same database.
+
+use super::{LOOK, Right, mark};
+use crate::{App, Error};
+
+impl App {
+    /// Ends what has expired, and what another server has ended since the last look.
+    pub(crate) async fn follow_rights(&self, seen: &std::sync::atomic::AtomicI64) -> Result<(), Error> {
+        use std::sync::atomic::Ordering;
+        self.rights().expire(self.now());
+        if !self.shares_its_store() {
+            return Ok(());
+        }
+        let changes = self.store().changes_of_rights().await?;
+        if seen.load(Ordering::Relaxed) == changes {
+            return Ok(());
+        }
+        self.key_cache().forget();
+        self.end_rights_that_are_gone().await?;
+        // Not before: where the store fails half-way, the next look does it all again.
+        seen.store(changes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn end_rights_that_are_gone(&self) -> Result<(), Error> {
+        for (right, noted) in self.rights().held() {
+            let stands = match &right {
+                Right::Key(id) => self.store().key_is_good(id).await?,
+                Right::Sandbox(id) => {
+                    self.store().sandbox_by_id(id).await?.is_some_and(|sandbox| mark(&sandbox) == noted)
+                }
+                Right::Link(_) => true,
+            };
+            if !stands {
+                self.rights().end(&right);
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins to look.
+    pub(crate) fn begin_to_follow_rights(&self) {
+        let app = self.clone();
+        self.tasks().spawn(async move {
+            let seen = std::sync::atomic::AtomicI64::new(-1);
+            loop {
+                if let Err(error) = app.follow_rights(&seen).await {
+                    tracing::warn!(%error, detail = error.detail(), "look for rights that have ended");
+                }
+                tokio::select! {
+                    () = app.ending().cancelled() => return,
+                    () = tokio::time::sleep(LOOK) => {}
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,48 @@
+//! SIGTERM and SIGINT of a server, heard on a thread of their own: workers that are all busy do not keep it alive.
+
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::complaint::Complaint;
+
+/// An orderly end takes about a second, and three at most. A server that has not ended by then cannot end in order.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// What it ends with then: as a shell tells of SIGTERM.
+const STUCK: i32 = 128 + 15;
+
+/// Ends when the server is told to. A second signal, or an end that takes too long, ends the process on the spot: what was
+/// under way the next server finds again.
+pub fn told_to_end() -> Result<impl Future<Output = ()> + Send + 'static, Complaint> {
+    let told = CancellationToken::new();
+    let tells = told.clone();
+    let ears = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let ears = ears.map_err(|error| Complaint::failed(format!("start a runtime: {error}")))?;
+    // Before anything is served: a signal from now on is heard.
+    let entered = ears.enter();
+    let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    drop(entered);
+    let listens = move || {
+        ears.block_on(async {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            tells.cancel();
+            let why = tokio::select! {
+                _ = term.recv() => "told to end twice",
+                _ = interrupt.recv() => "told to end twice",
+                () = tokio::time::sleep(LIMIT) => "the end takes too long",
+            };
+            eprintln!("cove: {why}: ending at once; sandboxes go on");
+            std::process::exit(STUCK);
+        })
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(listens)?;
+    Ok(async move {
+        told.cancelled().await;
+        tracing::info!("told to end; sandboxes go on");
+    })
+}
