@@ -25,6 +25,7 @@ use crate::pool::Pools;
 use crate::provider::Provider;
 use crate::rate::Rates;
 use crate::right::Rights;
+use crate::right::budget::Budget;
 use crate::sandbox::metrics::History;
 use crate::session::Live;
 use crate::store::{Dialect, Store};
@@ -113,7 +114,7 @@ impl App {
             deliveries: Arc::new(Semaphore::new(crate::job::run::DELIVERIES)),
             ledger: Ledger::default(),
             rates: Rates::default(),
-            rights: Arc::default(),
+            rights: Arc::new(Rights::new(Budget::new(&config.connections, open_files()))),
             capacity: Capacity::new(config.capacity.clone()),
             history: History::default(),
             pools: Pools::default(),
@@ -355,6 +356,11 @@ fn http_client() -> Result<reqwest::Client, Error> {
     let _chosen = rustls::crypto::ring::default_provider().install_default();
     let builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
     builder.build().map_err(|error| Error::internal(format!("make an HTTP client: {error}")))
+}
+
+/// How many files this process may open.
+fn open_files() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// A directory that no other user of the host may enter; one that is there stays as its owner made it.

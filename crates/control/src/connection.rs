@@ -4,7 +4,10 @@
 //! request, not for the rest of a header. What they are let in with is noted for each request, and ends it (`right`).
 
 mod attend;
+mod crowd;
+mod frames;
 mod line;
+mod meter;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -28,7 +31,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use self::attend::attend;
+use self::crowd::{Crowd, Place};
 use self::line::{End, Line, Tenant};
+use self::meter::Metered;
 use crate::right::Rights;
 use crate::tls::Secure;
 
@@ -45,8 +50,12 @@ const PING: Duration = Duration::from_secs(30);
 /// Requests of one HTTP/2 connection at a time.
 const STREAMS: u32 = 250;
 
-/// The kernel is out of something: waiting is all that helps.
-const PAUSE: Duration = Duration::from_millis(100);
+/// The kernel is out of something: it has more when those that gave way are gone.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What somebody is told for whom there is no place.
+const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n\
+    Content-Length: 33\r\nContent-Type: text/plain\r\n\r\ntoo many connections; come again\n";
 
 /// Serves until told to end, then waits for the requests under way. With TLS where there is a configuration for it.
 pub async fn serve(
@@ -56,7 +65,8 @@ pub async fn serve(
     rights: Arc<Rights>,
     ending: CancellationToken,
 ) {
-    serve_patiently(listener, secure, Reception { router, rights }, ending, HEADER).await;
+    let crowd = Crowd::new(rights.budget().clone());
+    serve_patiently(listener, secure, Reception { router, rights, crowd }, ending, HEADER).await;
 }
 
 /// Where requests go.
@@ -64,6 +74,7 @@ pub async fn serve(
 struct Reception {
     router: Router,
     rights: Arc<Rights>,
+    crowd: Arc<Crowd>,
 }
 
 async fn serve_patiently(
@@ -82,6 +93,7 @@ async fn serve_patiently(
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "accept a connection");
+                    reception.crowd.make_room();
                     tokio::time::sleep(PAUSE).await;
                     continue;
                 }
@@ -94,8 +106,14 @@ async fn serve_patiently(
         let watcher = graceful.watcher();
         let (acceptor, reception) = (acceptor.clone(), reception.clone());
         let line = Line::new(stream);
+        let Some(place) = reception.crowd.enter(peer.ip(), line.end()) else {
+            if acceptor.is_none() {
+                line.say_and_close(FULL);
+            }
+            continue;
+        };
         let known =
-            Known { peer, secure: acceptor.is_some().then_some(Secure), end: line.end(), tenant: line.tenant() };
+            Known { peer, secure: acceptor.is_some().then_some(Secure), end: line.end(), tenant: line.tenant(), place };
         tokio::spawn(async move {
             match acceptor {
                 None => talk(line, known, reception, watcher, patience).await,
@@ -120,13 +138,15 @@ struct Known {
     secure: Option<Secure>,
     end: End,
     tenant: Tenant,
+    place: Arc<Place>,
 }
 
 async fn talk<S>(stream: S, known: Known, reception: Reception, watcher: Watcher, patience: Duration)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let Known { peer, secure, end, tenant } = known;
+    let Known { peer, secure, end, tenant, place } = known;
+    let metered = Metered::new(stream, tenant.clone());
     let begun = Arc::new(AtomicBool::new(false));
     let service = {
         let begun = Arc::clone(&begun);
@@ -134,15 +154,16 @@ where
             begun.store(true, Ordering::Relaxed);
             request.extensions_mut().insert(ConnectInfo(peer));
             secure.map(|secure| request.extensions_mut().insert(secure));
-            let (Reception { router, rights }, tenant, end) = (reception.clone(), tenant.clone(), end.clone());
-            let answer = attend(router, rights.admit(), tenant, end, request.map(Body::new));
+            let Reception { router, rights, .. } = reception.clone();
+            let line = (tenant.clone(), end.clone());
+            let answer = attend(router, rights.admit(), place.begin(), line, request.map(Body::new));
             async move { Ok::<_, Infallible>(answer.await) }
         })
     };
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(patience);
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING).max_concurrent_streams(STREAMS);
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(metered), service).into_owned();
     let connection = watcher.watch(connection);
     tokio::pin!(connection);
     // Before its first bytes say which version of HTTP it speaks, no clock of hyper's runs.
@@ -185,7 +206,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let ending = CancellationToken::new();
         let router = Router::new().route("/", get(async || "here"));
-        let reception = Reception { router, rights: Arc::default() };
+        let reception = Reception { router, rights: Arc::default(), crowd: Crowd::new(Default::default()) };
         let patience = Duration::from_millis(200);
         let serving = tokio::spawn(serve_patiently(listener, None, reception, ending.clone(), patience));
         let ask = "GET / HTTP/1.1\r\nHost: x\r\n";

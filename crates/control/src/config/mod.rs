@@ -42,6 +42,7 @@ pub struct Config {
     /// Maxima of an organisation that has none of its own.
     pub quota: Quota,
     pub capacity: Capacity,
+    pub connections: Connections,
     pub metrics: Metrics,
     pub prices: Prices,
     pub archive: Archive,
@@ -101,6 +102,42 @@ pub struct Capacity {
 impl Default for Capacity {
     fn default() -> Self {
         Capacity { sandboxes: 0, memory: 0, free_memory: 128 << 20, launches: 64, waiting: 1000, patience_seconds: 30 }
+    }
+}
+
+/// What this one server holds open. Where a number is zero it is a share of `most`, and `most` comes from the limit of open
+/// files.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Connections {
+    /// Connections in all; a quarter of the open files where zero.
+    pub most: u64,
+    /// Connections of one address, or of one /64 of IPv6; a quarter of `most` where zero.
+    pub per_address: u64,
+    /// Requests and streams under way of one organisation's keys; half of `most` where zero. Streams have three quarters of
+    /// them, so that there is always room for a short request.
+    pub per_organisation: u64,
+    /// Requests and streams under way that came to one sandbox without a key; an eighth of `most` where zero.
+    pub per_sandbox: u64,
+    /// Bytes of WebSocket messages that are not whole yet, of one organisation.
+    pub unfinished_bytes: u64,
+    /// Addresses and networks of reverse proxies, with commas between: one of theirs is many people's, and is not held to
+    /// `per_address`.
+    #[serde(with = "targets")]
+    pub proxies: Vec<Target>,
+}
+
+impl Default for Connections {
+    fn default() -> Self {
+        let proxies = ["127.0.0.0/8", "::1"].map(|text| text.parse().expect("an address"));
+        Connections {
+            most: 0,
+            per_address: 0,
+            per_organisation: 0,
+            per_sandbox: 0,
+            unfinished_bytes: 64 << 20,
+            proxies: proxies.into(),
+        }
     }
 }
 
@@ -178,6 +215,7 @@ impl Default for Config {
             tls: Tls::default(),
             quota: Quota::default(),
             capacity: Capacity::default(),
+            connections: Connections::default(),
             metrics: Metrics::default(),
             prices: Prices::default(),
             archive: Archive::default(),

@@ -2,16 +2,18 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use http::{Request, StatusCode};
+use http::{HeaderValue, Request, StatusCode, header};
 use hyper::body::{Body as _, Frame, SizeHint};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tower::ServiceExt as _;
 
+use super::crowd::Busy;
 use super::line::{End, Tenant};
 use crate::Error;
 use crate::door::native::error::ApiError;
@@ -21,8 +23,8 @@ use crate::right::{Admission, Ended};
 pub async fn attend(
     router: Router,
     admission: Admission,
-    tenant: Tenant,
-    end: End,
+    busy: Busy,
+    (tenant, end): (Tenant, End),
     request: Request<Body>,
 ) -> Response {
     let ended = admission.ended().clone();
@@ -31,24 +33,40 @@ pub async fn attend(
         () = ended.cancelled() => None,
         answered = admission.clone().within(router.oneshot(request)) => Some(answered),
     };
+    // A door that was refused for want of room may have said so in its own words.
+    let answered = answered.filter(|_| admission.why() != Some(Ended::Full));
     let Some(answered) = answered else { return refusal(&admission) };
     let response = answered.unwrap_or_else(|never| match never {});
-    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        tenant.moves_in(admission, end);
+    let is_upgrade = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    // What has no length may take for ever.
+    let goes_on = is_upgrade || response.body().size_hint().exact().is_none();
+    if goes_on && admission.may_stream().is_err() {
+        return refusal(&admission);
+    }
+    // Who has shown nothing gives way, however slowly the answer is read.
+    let busy = admission.is_somebodys().then_some(busy);
+    if is_upgrade {
+        tenant.moves_in(admission, busy, end);
         return response;
     }
     response.map(|body| {
         if body.is_end_stream() {
             return body;
         }
-        Body::new(WhileRight { body, admission, streams: false, ended: None })
+        Body::new(WhileRight { body, admission, _busy: busy, streams: false, ended: None })
     })
 }
 
 fn refusal(admission: &Admission) -> Response {
+    if let Some(message) = admission.full() {
+        let mut response = ApiError(Error::Exhausted { message, retry_after: Duration::from_secs(1) }).into_response();
+        // The connection is needed elsewhere.
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        return response;
+    }
     let error = match admission.why() {
         Some(Ended::Server) => Error::exhausted("the server is about to end; try again"),
-        Some(Ended::Right) | None => {
+        Some(Ended::Right | Ended::Full) | None => {
             Error::Unauthenticated("what this request was let in with was revoked, or has expired".into())
         }
     };
@@ -59,6 +77,7 @@ fn refusal(admission: &Admission) -> Response {
 struct WhileRight {
     body: Body,
     admission: Admission,
+    _busy: Option<Busy>,
     /// Whether it is counted among those that go on.
     streams: bool,
     /// Made when there is something to wait for.

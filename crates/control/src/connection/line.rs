@@ -5,13 +5,15 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::right::{Admission, Cut};
+use super::crowd::Busy;
+use crate::right::{Admission, Cut, Unfinished};
 
 /// What hyper reads and writes.
 pub struct Line {
@@ -21,7 +23,14 @@ pub struct Line {
 
 /// Whose connection it is, once it was upgraded: the admission lives as long as the connection.
 #[derive(Clone, Default)]
-pub struct Tenant(Arc<Mutex<Option<Admission>>>);
+pub struct Tenant(Arc<Upgraded>);
+
+#[derive(Default)]
+struct Upgraded {
+    /// Looked at with every read, so that a lock is only taken where there is something to take.
+    is_new: AtomicBool,
+    whose: Mutex<Option<(Admission, Option<Busy>)>>,
+}
 
 /// Ends a connection that may be gone already.
 #[derive(Clone)]
@@ -36,6 +45,11 @@ impl Line {
         End(Arc::downgrade(&self.socket))
     }
 
+    /// The last word to somebody for whom there is no place; what the kernel does not take at once is not said.
+    pub fn say_and_close(self, word: &[u8]) {
+        let _said = self.socket.try_write(word);
+    }
+
     pub fn tenant(&self) -> Tenant {
         self.tenant.clone()
     }
@@ -43,14 +57,29 @@ impl Line {
 
 impl Tenant {
     /// The connection is this request's own from now on, and ends with its right.
-    pub fn moves_in(&self, admission: Admission, end: End) {
+    pub fn moves_in(&self, admission: Admission, busy: Option<Busy>, end: End) {
         let cut: Cut = Box::new(move || end.now());
         admission.upgraded(cut);
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(admission);
+        *self.0.whose.lock().unwrap_or_else(PoisonError::into_inner) = Some((admission, busy));
+        self.0.is_new.store(true, Ordering::Release);
+    }
+
+    /// The account of whoever has just moved in, where messages are put together.
+    pub fn account(&self) -> Option<Unfinished> {
+        if !self.0.is_new.swap(false, Ordering::AcqRel) {
+            return None;
+        }
+        let whose = self.0.whose.lock().unwrap_or_else(PoisonError::into_inner);
+        whose.as_ref().and_then(|(admission, _)| admission.unfinished())
     }
 }
 
 impl End {
+    #[cfg(test)]
+    pub fn of_nothing() -> End {
+        End(Weak::new())
+    }
+
     /// Nothing more comes or goes. What the kernel has already taken it still sends.
     pub fn now(&self) {
         if let Some(socket) = self.0.upgrade() {

@@ -9,6 +9,7 @@ pub(crate) mod peer;
 mod prometheus;
 mod relay;
 mod shield;
+mod websocket;
 
 use axum::Router;
 use axum::extract::State;

@@ -1,6 +1,7 @@
 //! Making and revoking keys, making organisations.
 
 use super::{Key, Organisation, Quota, Scope, hash};
+use crate::app::FIRST_ORGANISATION;
 use crate::clock::{Timestamp, after};
 use crate::right::Right;
 use crate::{App, Caller, Error, random};
@@ -95,6 +96,25 @@ impl App {
         }
         self.audit(caller, "organisation.create", id).await?;
         Ok(organisation)
+    }
+
+    /// The organisation and what its keys opened end at once. One that has sandboxes is refused: they would be nobody's.
+    pub async fn delete_organisation(&self, caller: &Caller, id: &str) -> Result<(), Error> {
+        caller.require(Scope::Operator)?;
+        self.organisation(caller, id).await?;
+        if id == FIRST_ORGANISATION {
+            return Err(Error::Conflict(format!("organisation {id} is the server's own and stays")));
+        }
+        let keys = self.store().keys(id).await?;
+        if !self.store().delete_organisation(id).await? {
+            return Err(Error::Conflict(format!("organisation {id} has sandboxes; destroy them first")));
+        }
+        self.key_cache().forget();
+        self.audit(caller, "organisation.delete", id).await?;
+        for key in keys {
+            self.rights().end(&Right::Key(key.id));
+        }
+        Ok(())
     }
 
     pub async fn list_organisations(&self, caller: &Caller) -> Result<Vec<Organisation>, Error> {

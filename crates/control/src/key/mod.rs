@@ -186,7 +186,7 @@ impl App {
             if key.revoked_at.is_some() || key.expires_at.is_some_and(|end| end <= self.now()) {
                 return Err(unknown());
             }
-            right::hold_key(&key.id, key.expires_at);
+            right::hold_key(&key.id, &key.organisation, key.expires_at)?;
             // Whoever revokes forgets first and then ends what is held: one of the two sees the other.
             if self.key_cache().generation() == generation {
                 return Ok(Caller { organisation: key.organisation, key: key.id, scopes: vec![key.scope] });

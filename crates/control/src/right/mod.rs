@@ -17,22 +17,28 @@
 //! look is what it costs, with any number of streams; it needs no connection of its own and misses nothing while the
 //! database is away, as a notification would.
 
+pub mod budget;
 mod follow;
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use cove_engine::SandboxId;
 use tokio_util::sync::CancellationToken;
 
+use self::budget::Budget;
+use crate::Error;
 use crate::clock::Timestamp;
 use crate::sandbox::Sandbox;
 
 /// How often expired rights, and other servers' changes, are looked for.
 pub(crate) const LOOK: Duration = Duration::from_millis(300);
+
+/// Something may end at any moment.
+const AGAIN: Duration = Duration::from_secs(1);
 
 tokio::task_local! {
     /// The admission of the request that this task answers.
@@ -57,14 +63,17 @@ pub enum Ended {
     Right,
     /// The server is told to end.
     Server,
+    /// Too many are under way.
+    Full,
 }
 
 /// Closes the connection that a request was upgraded to.
 pub type Cut = Box<dyn Fn() + Send + Sync>;
 
-/// All admissions of this server, and the rights that they live on.
+/// All admissions of this server, the rights that they live on, and how many each may have.
 #[derive(Default)]
 pub struct Rights {
+    budget: Budget,
     held: Mutex<Held>,
     next: AtomicU64,
 }
@@ -74,6 +83,19 @@ struct Held {
     rights: HashMap<Right, Holders>,
     /// Admissions whose answer has begun and goes on.
     streams: HashMap<u64, Weak<Inner>>,
+    organisations: HashMap<String, Count>,
+    /// Under way with a key.
+    known: usize,
+    /// Under way at a sandbox, without one.
+    keyless: usize,
+}
+
+#[derive(Default)]
+struct Count {
+    under_way: usize,
+    streams: usize,
+    /// Bytes of messages that are not whole yet.
+    unfinished: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -93,11 +115,33 @@ struct Inner {
     rights: Arc<Rights>,
     ended: CancellationToken,
     why: OnceLock<Ended>,
-    held: Mutex<HashSet<Right>>,
+    held: Mutex<Mine>,
     cut: OnceLock<Cut>,
+    /// Whether its connection assembles WebSocket messages.
+    assembles: AtomicBool,
+}
+
+/// What one admission holds.
+#[derive(Default)]
+struct Mine {
+    rights: HashSet<Right>,
+    /// Of the first key that was shown.
+    organisation: Option<String>,
+    keyless: bool,
+    /// Counted among its organisation's streams.
+    counted_stream: bool,
+    full: Option<String>,
 }
 
 impl Rights {
+    pub fn new(budget: Budget) -> Self {
+        Rights { budget, ..Rights::default() }
+    }
+
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
     /// For a request that has shown nothing yet.
     pub fn admit(self: &Arc<Self>) -> Admission {
         Admission(Arc::new(Inner {
@@ -107,6 +151,7 @@ impl Rights {
             why: OnceLock::new(),
             held: Mutex::default(),
             cut: OnceLock::new(),
+            assembles: AtomicBool::new(false),
         }))
     }
 
@@ -195,8 +240,103 @@ impl Admission {
         }
     }
 
+    fn mine(&self) -> std::sync::MutexGuard<'_, Mine> {
+        self.0.held.lock().expect("no panic while held")
+    }
+
+    /// Why it was refused for want of room.
+    pub fn full(&self) -> Option<String> {
+        self.mine().full.clone()
+    }
+
+    fn refuse(&self, mut mine: std::sync::MutexGuard<'_, Mine>, message: String) -> Error {
+        mine.full = Some(message.clone());
+        drop(mine);
+        end_all(vec![Arc::clone(&self.0)], Ended::Full);
+        Error::Exhausted { message, retry_after: AGAIN }
+    }
+
+    /// Counts the request for its organisation.
+    fn count_known(&self, organisation: &str) -> Result<(), Error> {
+        let mut mine = self.mine();
+        if mine.organisation.is_some() {
+            return Ok(());
+        }
+        let budget = &self.0.rights.budget;
+        let mut held = self.0.rights.lock();
+        let under_way = held.organisations.get(organisation).map_or(0, |count| count.under_way);
+        let message = if under_way >= budget.per_organisation {
+            format!("the organisation has its maximum of {under_way} requests and streams under way; end some")
+        } else if held.known >= budget.known {
+            format!("this server has its maximum of {} requests and streams under way; try again later", held.known)
+        } else {
+            held.known += 1;
+            held.organisations.entry(organisation.to_owned()).or_default().under_way += 1;
+            drop(held);
+            mine.organisation = Some(organisation.to_owned());
+            return Ok(());
+        };
+        drop(held);
+        Err(self.refuse(mine, message))
+    }
+
+    /// Counts the request for the sandbox, and for all who came without a key.
+    fn count_keyless(&self, sandbox: &SandboxId) -> Result<(), Error> {
+        let mut mine = self.mine();
+        if mine.keyless {
+            return Ok(());
+        }
+        let budget = &self.0.rights.budget;
+        let mut held = self.0.rights.lock();
+        let right = Right::Sandbox(sandbox.clone());
+        let there = held.rights.get(&right).map_or(0, |holders| holders.admissions.len());
+        let message = if there >= budget.per_sandbox {
+            format!("sandbox {sandbox} has its maximum of {there} connections without a key; try again later")
+        } else if held.keyless >= budget.keyless {
+            format!("this server has its maximum of {} connections without a key; try again later", held.keyless)
+        } else {
+            held.keyless += 1;
+            mine.keyless = true;
+            return Ok(());
+        };
+        drop(held);
+        Err(self.refuse(mine, message))
+    }
+
+    /// The answer will go on: counted among the organisation's streams, or refused where it has its maximum.
+    pub fn may_stream(&self) -> Result<(), Error> {
+        let mut mine = self.mine();
+        let Some(organisation) = mine.organisation.clone() else { return Ok(()) };
+        let most = self.0.rights.budget.streams_per_organisation;
+        let mut held = self.0.rights.lock();
+        let Some(count) = held.organisations.get_mut(&organisation) else { return Ok(()) };
+        if count.streams < most {
+            count.streams += 1;
+            mine.counted_stream = true;
+            return Ok(());
+        }
+        drop(held);
+        Err(self.refuse(mine, format!("the organisation has its maximum of {most} streams open; end some")))
+    }
+
+    /// Messages are put together on its connection: see [`Unfinished`].
+    pub fn assembles(&self) {
+        self.0.assembles.store(true, Ordering::Relaxed);
+    }
+
+    /// The account for what is not whole yet, where messages are put together.
+    pub fn unfinished(&self) -> Option<Unfinished> {
+        if !self.0.assembles.load(Ordering::Relaxed) {
+            return None;
+        }
+        let organisation = self.mine().organisation.clone().unwrap_or_default();
+        let mut held = self.0.rights.lock();
+        let total = Arc::clone(&held.organisations.entry(organisation).or_default().unfinished);
+        Some(Unfinished { own: 0, total, most: self.0.rights.budget.unfinished_bytes })
+    }
+
     fn hold(&self, right: Right, until: Option<Timestamp>, mark: u64) {
-        if !self.0.held.lock().expect("no panic while held").insert(right.clone()) {
+        if !self.mine().rights.insert(right.clone()) {
             return;
         }
         let mut held = self.0.rights.lock();
@@ -205,8 +345,38 @@ impl Admission {
         holders.admissions.insert(self.0.id, Arc::downgrade(&self.0));
     }
 
+    /// Whether anything was shown for it: a key, or a sandbox that is public or whose token came with it.
+    pub fn is_somebodys(&self) -> bool {
+        let mine = self.mine();
+        mine.organisation.is_some() || mine.keyless
+    }
+
     fn holds_a_key(&self) -> bool {
-        self.0.held.lock().expect("no panic while held").iter().any(|right| matches!(right, Right::Key(_)))
+        self.mine().organisation.is_some()
+    }
+}
+
+/// Bytes of one connection's message that is not whole yet, counted for its organisation.
+pub struct Unfinished {
+    own: u64,
+    total: Arc<AtomicU64>,
+    most: u64,
+}
+
+impl Unfinished {
+    /// So many are unfinished now. Whether that is still within the budget.
+    #[must_use]
+    pub fn set(&mut self, bytes: u64) -> bool {
+        let before = self.total.fetch_add(bytes, Ordering::Relaxed);
+        self.total.fetch_sub(self.own, Ordering::Relaxed);
+        let own = std::mem::replace(&mut self.own, bytes);
+        before.saturating_sub(own) + bytes <= self.most
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.own, Ordering::Relaxed);
     }
 }
 
@@ -214,7 +384,21 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let Ok(mut held) = self.rights.held.lock() else { return };
         held.streams.remove(&self.id);
-        for right in self.held.get_mut().map(std::mem::take).unwrap_or_default() {
+        let mine = self.held.get_mut().map(std::mem::take).unwrap_or_default();
+        if mine.keyless {
+            held.keyless -= 1;
+        }
+        if let Some(organisation) = mine.organisation {
+            held.known -= 1;
+            if let Some(count) = held.organisations.get_mut(&organisation) {
+                count.under_way -= 1;
+                count.streams -= usize::from(mine.counted_stream);
+                if count.under_way == 0 && Arc::strong_count(&count.unfinished) == 1 {
+                    held.organisations.remove(&organisation);
+                }
+            }
+        }
+        for right in mine.rights {
             if let Some(holders) = held.rights.get_mut(&right) {
                 holders.admissions.remove(&self.id);
                 if holders.admissions.is_empty() {
@@ -230,18 +414,27 @@ pub fn current() -> Option<Admission> {
     CURRENT.try_with(Clone::clone).ok()
 }
 
-/// The request was let in with this key.
-pub(crate) fn hold_key(id: &str, until: Option<Timestamp>) {
-    let _in_a_request = CURRENT.try_with(|admission| admission.hold(Right::Key(id.to_owned()), until, 0));
+/// The request was let in with this key, if its organisation has room for another.
+pub(crate) fn hold_key(id: &str, organisation: &str, until: Option<Timestamp>) -> Result<(), Error> {
+    let held = CURRENT.try_with(|admission| {
+        admission.count_known(organisation)?;
+        admission.hold(Right::Key(id.to_owned()), until, 0);
+        Ok(())
+    });
+    // Elsewhere than in a request there is nothing to hold.
+    held.unwrap_or(Ok(()))
 }
 
 /// The request is about a sandbox whose own tokens, or whose being public, are its right, unless it has shown a key.
-pub(crate) fn hold_sandbox(sandbox: &Sandbox) {
-    let _in_a_request = CURRENT.try_with(|admission| {
+pub(crate) fn hold_sandbox(sandbox: &Sandbox) -> Result<(), Error> {
+    let held = CURRENT.try_with(|admission| {
         if !admission.holds_a_key() {
+            admission.count_keyless(&sandbox.id)?;
             admission.hold(Right::Sandbox(sandbox.id.clone()), None, mark(sandbox));
         }
+        Ok(())
     });
+    held.unwrap_or(Ok(()))
 }
 
 /// The request was let in with a link that is good until then.
@@ -268,8 +461,8 @@ mod tests {
     async fn an_admission_ends_with_the_first_of_its_rights_and_leaves_nothing() {
         let rights = Arc::new(Rights::default());
         let (one, other) = (rights.admit(), rights.admit());
-        one.clone().within(async { hold_key("k", None) }).await;
-        other.clone().within(async { hold_key("l", Some(at(10))) }).await;
+        one.clone().within(async { hold_key("k", "o", None).unwrap() }).await;
+        other.clone().within(async { hold_key("l", "o", Some(at(10))).unwrap() }).await;
         rights.end(&Right::Key("k".into()));
         assert!(one.ended().is_cancelled() && !other.ended().is_cancelled());
         rights.expire(at(9));
@@ -286,7 +479,7 @@ mod tests {
         let cuts = Arc::new(AtomicU64::new(0));
         for before in [true, false] {
             let admission = rights.admit();
-            admission.clone().within(async { hold_key("k", None) }).await;
+            admission.clone().within(async { hold_key("k", "o", None).unwrap() }).await;
             if before {
                 rights.end(&Right::Key("k".into()));
             }
@@ -300,6 +493,56 @@ mod tests {
         }
         assert_eq!(cuts.load(Ordering::Relaxed), 2);
         assert_eq!(rights.streams(), 0);
+    }
+
+    fn rights(most: u64) -> Arc<Rights> {
+        let config = crate::config::Connections { most, ..Default::default() };
+        Arc::new(Rights::new(Budget::new(&config, 1024)))
+    }
+
+    #[tokio::test]
+    async fn an_organisation_has_its_share_and_an_answer_even_when_all_its_streams_are_open() {
+        let rights = rights(32);
+        let admit = async |organisation: &str, streams: bool| {
+            let admission = rights.admit();
+            let held = admission.clone().within(async { hold_key("k", organisation, None) }).await;
+            let held = held.and_then(|()| if streams { admission.may_stream() } else { Ok(()) });
+            held.map(|()| admission)
+        };
+        let mut open = Vec::new();
+        while let Ok(admission) = admit("greedy", true).await {
+            open.push(admission);
+        }
+        assert_eq!(open.len(), 12, "three quarters of sixteen");
+        assert!(admit("greedy", false).await.is_ok(), "a short request is answered");
+        assert!(admit("other", true).await.is_ok(), "and so are others");
+        for _ in 0..4 {
+            open.push(admit("greedy", false).await.unwrap());
+        }
+        let refused = admit("greedy", false).await.err().expect("refused");
+        assert!(refused.retry_after().is_some(), "{refused}");
+        drop(open);
+        assert!(admit("greedy", true).await.is_ok(), "what ended is given back");
+    }
+
+    #[tokio::test]
+    async fn unfinished_messages_of_one_organisation_are_counted_together() {
+        let config = crate::config::Connections { unfinished_bytes: 100, ..Default::default() };
+        let rights = Arc::new(Rights::new(Budget::new(&config, 1024)));
+        let account = async |organisation: &str| {
+            let admission = rights.admit();
+            admission.clone().within(async { hold_key("k", organisation, None) }).await.unwrap();
+            admission.assembles();
+            (admission.unfinished().unwrap(), admission)
+        };
+        let (mut one, _a) = account("o").await;
+        let (mut two, _b) = account("o").await;
+        let (mut other, _c) = account("p").await;
+        assert!(one.set(60) && two.set(40) && other.set(100));
+        assert!(!two.set(41));
+        assert!(two.set(0) && one.set(100));
+        drop(one);
+        assert!(two.set(100));
     }
 
     #[tokio::test]

@@ -24,7 +24,7 @@ impl App {
         let found = self.store().sandbox_by_id(id).await?;
         let found = found.filter(|sandbox| sandbox.state != State::Destroyed && sandbox.pool.is_none());
         let sandbox = found.ok_or_else(|| Error::not_found("sandbox", id.to_string()))?;
-        right::hold_sandbox(&sandbox);
+        right::hold_sandbox(&sandbox)?;
         Ok(sandbox)
     }
 

@@ -134,6 +134,13 @@ impl Store {
         }
     }
 
+    /// `false` where it has sandboxes, or is not there. Its keys open nothing from then on.
+    pub async fn delete_organisation(&self, id: &str) -> Result<bool, Error> {
+        const SQL: &str = "DELETE FROM organisations WHERE id = $1 AND NOT EXISTS \
+             (SELECT 1 FROM sandboxes WHERE sandboxes.organisation = $2 AND sandboxes.state <> 'destroyed')";
+        self.write_with_rights(Statement::other(SQL, [id.into(), id.into()])).await
+    }
+
     pub async fn update_organisation(&self, organisation: &Organisation) -> Result<(), Error> {
         self.execute(Statement::other(
             "UPDATE organisations SET body = $1 WHERE id = $2",

@@ -6,6 +6,7 @@ mod bench;
 mod capacity;
 mod config;
 mod crash;
+mod crowds;
 mod doctor;
 mod jobs;
 mod last_words;

@@ -33,16 +33,23 @@ while True:
 "#;
 
 /// A request that stays open.
-struct Stream {
+pub struct Stream {
     name: String,
-    socket: TcpStream,
+    pub socket: TcpStream,
 }
 
 impl Stream {
     /// Sends the head and the body as they are, and waits for the answer's header with this status.
-    fn open(address: &str, name: &str, head: &str, body: &[u8], status: &str) -> Stream {
+    pub fn open(address: &str, name: &str, head: &str, body: &[u8], status: &str) -> Stream {
         let stream = Stream::send(address, name, head, body);
-        let mut socket = &stream.socket;
+        let heard = stream.header();
+        assert!(heard.starts_with(&format!("HTTP/1.1 {status}")), "{name}: {heard}");
+        stream
+    }
+
+    /// The answer's header, and what came with it.
+    pub fn header(&self) -> String {
+        let (mut socket, name) = (&self.socket, &self.name);
         let mut heard = Vec::new();
         while !heard.windows(4).any(|end| end == b"\r\n\r\n") {
             let mut piece = [0; 4096];
@@ -50,12 +57,10 @@ impl Stream {
             assert!(count > 0, "{name} was refused: {}", String::from_utf8_lossy(&heard));
             heard.extend_from_slice(&piece[..count]);
         }
-        let heard = String::from_utf8_lossy(&heard).into_owned();
-        assert!(heard.starts_with(&format!("HTTP/1.1 {status}")), "{name}: {heard}");
-        stream
+        String::from_utf8_lossy(&heard).into_owned()
     }
 
-    fn send(address: &str, name: &str, head: &str, body: &[u8]) -> Stream {
+    pub fn send(address: &str, name: &str, head: &str, body: &[u8]) -> Stream {
         let mut socket = TcpStream::connect(address).unwrap();
         socket.set_read_timeout(Some(LIMIT)).unwrap();
         let head = head.trim().replace('\n', "\r\n");
@@ -67,7 +72,15 @@ impl Stream {
         Stream { name: name.to_owned(), socket }
     }
 
-    fn is_open(&self) -> bool {
+    /// What comes in the next moment.
+    fn heard(&self) -> String {
+        self.socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        let mut piece = [0; 4096];
+        let count = (&self.socket).read(&mut piece).unwrap_or(0);
+        String::from_utf8_lossy(&piece[..count]).into_owned()
+    }
+
+    pub fn is_open(&self) -> bool {
         self.socket.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
         let mut socket = &self.socket;
         let mut piece = [0; 65536];
@@ -81,7 +94,7 @@ impl Stream {
     }
 
     #[track_caller]
-    fn ends_by(&self, deadline: Instant) {
+    pub fn ends_by(&self, deadline: Instant) {
         let mut socket = &self.socket;
         let mut piece = [0; 65536];
         loop {
@@ -100,8 +113,8 @@ impl Stream {
     }
 }
 
-const UPGRADE: &str = "Connection: Upgrade\nUpgrade: raw";
-const WEBSOCKET: &str = "Connection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\n\
+pub const UPGRADE: &str = "Connection: Upgrade\nUpgrade: raw";
+pub const WEBSOCKET: &str = "Connection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\n\
      Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==";
 
 /// A text frame of a client; masked with zeros, which changes nothing.
@@ -113,7 +126,7 @@ fn text_frame(text: &str) -> Vec<u8> {
 }
 
 /// A sandbox in which something listens that never ends.
-fn sandbox(server: &TestServer, body: Value) -> String {
+pub fn sandbox(server: &TestServer, body: Value) -> String {
     let made = server.request("POST", "/api/sandboxes", Some(&body)).expect_status(201).json();
     let id = made["id"].as_str().unwrap().to_owned();
     let command = json!({"command": ["python3", "-c", NEVER_ENDS], "background": true});
@@ -146,6 +159,7 @@ fn by_key(address: &str, id: &str, session: &str, secret: &str) -> Vec<Stream> {
     let post = format!("POST {api}/exec HTTP/1.1\n{auth}\nContent-Type: application/json");
     let events = get("Socket.IO", "/daytona/api/socket.io/?EIO=4&transport=websocket".into(), WEBSOCKET, "101");
     (&events.socket).write_all(&text_frame(&format!("40{}", json!({"token": secret})))).unwrap();
+    until("Socket.IO to take the key", LIMIT, || events.heard().contains("40{"));
     vec![
         events,
         get("exec stream", format!("{api}/exec/stream"), WEBSOCKET, "101"),
@@ -156,7 +170,7 @@ fn by_key(address: &str, id: &str, session: &str, secret: &str) -> Vec<Stream> {
         get("preview", format!("{api}/ports/8000/proxy/"), "", "200"),
         get("upgraded preview", format!("{api}/ports/8000/proxy/"), UPGRADE, "101"),
         get("terminal", format!("{toolbox}/process/pty/create-connect?id=p{}", next()), WEBSOCKET, "101"),
-        get("toolbox proxy", format!("{toolbox}/proxy/8000/"), UPGRADE, "101"),
+        get("toolbox proxy", format!("{toolbox}/proxy/8000/x"), UPGRADE, "101"),
         get("Daytona preview", format!("/daytona/preview/{id}/8000/"), UPGRADE, "101"),
     ]
 }
@@ -241,6 +255,24 @@ fn a_revoked_key_ends_its_streams_at_every_door_and_no_others() {
     let kept = by_key(server.address(), &id, &session, &other);
     all_end(by_key(server.address(), &id, &session, &secret), || revoke(&server, &key));
     all_open(&kept);
+}
+
+#[test]
+fn a_deleted_organisation_ends_its_streams() {
+    let server = TestServer::start();
+    server.request("POST", "/api/organisations", Some(&json!({"id": "gone", "name": "g"}))).expect_status(201);
+    let (_, secret) = key(&server, json!({"organisation": "gone", "scope": "admin"}));
+    let auth = format!("Authorization: Bearer {secret}");
+    let events = format!("GET /api/events/follow HTTP/1.1\n{auth}");
+    let events = Stream::open(server.address(), "events", &events, b"", "200");
+    let socket = format!("GET /daytona/api/socket.io/?EIO=4&transport=websocket HTTP/1.1\n{auth}\n{WEBSOCKET}");
+    let socket = Stream::open(server.address(), "Socket.IO", &socket, b"", "101");
+    (&socket.socket).write_all(&text_frame(&format!("40{}", json!({"token": secret})))).unwrap();
+    until("Socket.IO to take the key", LIMIT, || socket.heard().contains("40{"));
+    all_end(vec![events, socket], || {
+        server.request("DELETE", "/api/organisations/gone", None).expect_status(204);
+    });
+    server.request("DELETE", "/api/organisations/default", None).expect_status(409);
 }
 
 #[test]

@@ -14,6 +14,7 @@ use tokio::sync::broadcast::error::RecvError;
 use super::Door;
 use super::origin::Origin;
 use super::view;
+use crate::door::websocket;
 use crate::event::Changed;
 use crate::right;
 use crate::sandbox::State as SandboxState;
@@ -26,7 +27,7 @@ pub async fn connect(State(door): State<Door>, origin: Origin, upgrade: WebSocke
     // The key comes over the socket: what it opens ends with it all the same.
     let admission = right::current();
     // A client sends a token and pongs, nothing long.
-    upgrade.max_message_size(64 << 10).on_upgrade(move |socket| async move {
+    websocket::bounded(upgrade, 64 << 10).on_upgrade(move |socket| async move {
         let serving = serve(door, origin, socket);
         // A client that leaves in the middle is no error of ours.
         let _ended = match admission {

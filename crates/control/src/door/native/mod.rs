@@ -105,7 +105,7 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(keys::revoke))
         .routes(routes!(keys::whoami))
         .routes(routes!(organisations::create, organisations::list))
-        .routes(routes!(organisations::read))
+        .routes(routes!(organisations::read, organisations::delete))
         .routes(routes!(organisations::set_quota))
         .routes(routes!(usage::report))
         .routes(routes!(audit::list))

@@ -82,6 +82,20 @@ pub async fn read(
     Ok(Json(view(&app, found)))
 }
 
+/// Delete an organisation (operators)
+///
+/// Its keys open nothing from then on, and what they opened ends. An organisation that has sandboxes is refused with 409.
+#[utoipa::path(delete, path = "/organisations/{id}", tag = "organisations", params(("id" = String, Path)),
+    responses((status = 204, description = "It is gone"), (status = 409, description = "It has sandboxes")))]
+pub async fn delete(
+    State(app): State<App>,
+    Authenticated(caller): Authenticated,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    app.delete_organisation(&caller, &id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
 /// Set an organisation's maxima (operators)
 #[utoipa::path(put, path = "/organisations/{id}/quota", tag = "organisations", request_body = Quota,
     params(("id" = String, Path)),

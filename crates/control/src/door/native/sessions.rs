@@ -14,6 +14,7 @@ use super::extract::{OptionalBody, Params, Path, object, within};
 use super::preview::base_url;
 use super::sandboxes::CreateSandbox;
 use crate::clock::Timestamp;
+use crate::door::websocket::{SHORT, bounded};
 use crate::sandbox::State as Life;
 use crate::session::{Artifact, JournalEntry, NewSession, Session};
 use crate::{App, Error};
@@ -200,7 +201,7 @@ pub async fn stream(
         Some(seq) => seq.saturating_sub(1),
         None => app.store().last_journal(&session.id).await?,
     };
-    Ok(upgrade.on_upgrade(move |socket| async move { tell(app, session, after, socket).await }))
+    Ok(bounded(upgrade, SHORT).on_upgrade(move |socket| async move { tell(app, session, after, socket).await }))
 }
 
 async fn tell(app: App, session: Session, mut after: i64, mut socket: WebSocket) {

@@ -28,6 +28,7 @@ use super::auth::Authenticated;
 use super::error::ApiError;
 use super::exec::{ExecBody, ExitView, Size};
 use super::extract::Path;
+use crate::door::websocket::{SHORT, bounded};
 use crate::guest::{Guest, GuestError, Item, Receiver, Sender};
 use crate::sandbox::Sandbox;
 use crate::{App, Error, Scope};
@@ -79,7 +80,7 @@ pub async fn exec_stream(
     caller.require(Scope::Write)?;
     let (sandbox, guest) = app.reach(&caller, &id).await?;
     let upgrade = upgrade.map_err(|_| Error::invalid("upgrade", "this call is a WebSocket"))?;
-    Ok(upgrade.on_upgrade(move |socket| async move { converse(app, sandbox, guest, socket).await }))
+    Ok(bounded(upgrade, SHORT).on_upgrade(move |socket| async move { converse(app, sandbox, guest, socket).await }))
 }
 
 async fn converse(app: App, sandbox: Sandbox, guest: Guest, mut socket: WebSocket) {

@@ -7,6 +7,7 @@ use axum::http::HeaderMap;
 use futures::SinkExt;
 
 use crate::door::daytona::sdk;
+use crate::door::websocket::{LONG, bounded};
 
 /// Asks for an `exited` message before the close of a terminal.
 pub const EXIT_CONTROL: &str = "X-Daytona-Pty-Exit-Control";
@@ -20,6 +21,7 @@ pub fn offered(headers: &HeaderMap) -> Vec<String> {
 
 /// Chooses one of the subprotocols offered, if any was.
 pub fn choose(upgrade: WebSocketUpgrade, headers: &HeaderMap) -> WebSocketUpgrade {
+    let upgrade = bounded(upgrade, LONG);
     let offered = offered(headers);
     let chosen = offered
         .iter()
