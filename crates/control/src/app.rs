@@ -371,10 +371,5 @@ pub fn make_private_directory(path: &std::path::Path) -> std::io::Result<()> {
 
 /// For its owner's eyes alone, from the first byte.
 fn write_private(path: &std::path::Path, text: &str) -> std::io::Result<()> {
-    use std::io::Write as _;
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(text.as_bytes())?;
-    file.write_all(b"\n")?;
-    file.sync_all()
+    cove_sys::replacement::replace(path, format!("{text}\n").as_bytes(), 0o600)
 }

@@ -4,7 +4,7 @@
 //! removed when a server comes back; one that came back under another name, or on another database, would remove
 //! everything that tenants have.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::path::Path;
 
 use crate::{Error, random};
@@ -48,14 +48,8 @@ fn read(path: &Path) -> Result<Option<String>, Error> {
 
 /// Whole or not at all, also where the power goes.
 fn write(path: &Path, text: &str) -> Result<(), Error> {
-    let draft = path.with_extension("new");
-    let written = || {
-        let mut file = std::fs::File::create(&draft)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&draft, path)
-    };
-    written().map_err(|error| Error::internal(format!("write {}: {error}", path.display())))
+    cove_sys::replacement::replace(path, text.as_bytes(), 0o644)
+        .map_err(|error| Error::internal(format!("write {}: {error}", path.display())))
 }
 
 #[cfg(test)]

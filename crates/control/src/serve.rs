@@ -18,11 +18,13 @@ const GRACE: Duration = Duration::from_secs(1);
 pub struct Sockets {
     pub plain: TcpListener,
     pub secure: Option<(TcpListener, Arc<tls::Keeper>)>,
+    /// The data directory, where the caller has taken it already.
+    pub held: Option<Held>,
 }
 
 impl From<TcpListener> for Sockets {
     fn from(plain: TcpListener) -> Self {
-        Sockets { plain, secure: None }
+        Sockets { plain, secure: None, held: None }
     }
 }
 
@@ -32,8 +34,11 @@ pub async fn run(
     app: App,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), Error> {
-    let Sockets { plain, secure } = sockets.into();
-    let _alone = alone(&app.config().data)?;
+    let Sockets { plain, secure, held } = sockets.into();
+    let _held = match held {
+        Some(held) => held,
+        None => alone(&app.config().data)?,
+    };
     if let Ok(address) = plain.local_addr() {
         app.listens_on(address);
     }
@@ -87,16 +92,33 @@ pub async fn run(
     Ok(())
 }
 
+/// A data directory that is this process's alone until it is dropped.
+#[derive(Debug)]
+pub struct Held(#[expect(dead_code, reason = "the kernel lets go of the lock when the file is closed")] std::fs::File);
+
 /// Two servers on one data directory would both believe that its sandboxes are theirs. The kernel lets go of the lock
-/// when the process ends, however it ends.
-pub fn alone(data: &std::path::Path) -> Result<std::fs::File, Error> {
+/// when the process ends, however it ends. The file holds the process id, so that the second one can name the first.
+pub fn alone(data: &std::path::Path) -> Result<Held, Error> {
+    use std::io::{Read, Seek, Write};
     let path = data.join("lock");
     let trouble = |error: std::io::Error| Error::internal(format!("lock {}: {error}", path.display()));
-    let file = std::fs::File::create(&path).map_err(trouble)?;
+    let opened = std::fs::File::options().read(true).write(true).create(true).truncate(false).open(&path);
+    let mut file = opened.map_err(trouble)?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        Ok(()) => {
+            file.set_len(0).and_then(|()| file.rewind()).map_err(trouble)?;
+            writeln!(file, "{}", std::process::id()).map_err(trouble)?;
+            Ok(Held(file))
+        }
         Err(std::fs::TryLockError::WouldBlock) => {
-            Err(Error::Conflict(format!("another server has the data directory {}", data.display())))
+            let mut text = String::new();
+            // Who has it may not have written its number yet.
+            let known = file.take(32).read_to_string(&mut text).is_ok();
+            let who = match text.trim().parse::<u32>() {
+                Ok(pid) if known => format!("another server (process {pid})"),
+                _ => "another server".to_owned(),
+            };
+            Err(Error::Conflict(format!("{who} has the data directory {}", data.display())))
         }
         Err(std::fs::TryLockError::Error(error)) => Err(trouble(error)),
     }

@@ -3,18 +3,117 @@
 //! What a sandbox says of its files is its own word, and it may say something else the next time: a link that an earlier
 //! copy left here must not become the way out of the folder for the next one. So every name is opened from the
 //! folder above it, and a link in the way is refused (for a folder) or replaced (for a file).
+//!
+//! A file takes its name once it is whole, and so does a folder that was not here before: a copy that fails or is
+//! interrupted leaves what was here as it was.
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use cove_sys::replacement::{Link, Replacement};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, mkdirat, openat, statat, symlinkat, unlinkat};
 use rustix::io::Errno;
 
+/// What open(2) is given for a file of no special kind; the umask takes its part.
+const NEW_FILE: u32 = 0o666;
+
 pub struct Landing {
     top: OwnedFd,
+}
+
+/// A file that is being written.
+pub enum Incoming {
+    Beside(Replacement),
+    /// A device, a pipe, or a file in a folder where nothing can be made: there is no way but through it.
+    InPlace(File),
+}
+
+impl Incoming {
+    /// For a path that somebody here wrote out: a link is followed, as cp does.
+    pub fn at(path: &Path) -> io::Result<Incoming> {
+        match Replacement::at(path, Link::Follow, NEW_FILE) {
+            Ok(beside) => Ok(Incoming::Beside(beside)),
+            Err(_) if path.exists() && !path.is_dir() => {
+                File::options().write(true).truncate(true).open(path).map(Incoming::InPlace)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    pub fn file(&self) -> &File {
+        match self {
+            Incoming::Beside(beside) => beside.file(),
+            Incoming::InPlace(file) => file,
+        }
+    }
+
+    /// It is whole.
+    pub fn finish(self) -> io::Result<()> {
+        match self {
+            Incoming::Beside(beside) => beside.finish(),
+            Incoming::InPlace(_) => Ok(()),
+        }
+    }
+}
+
+impl Write for Incoming {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file().flush()
+    }
+}
+
+/// Writes a whole file at a path that somebody here wrote out.
+pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+    let mut file = Incoming::at(path)?;
+    file.write_all(text)?;
+    file.finish()
+}
+
+/// A folder that takes its name when all of it is there.
+pub struct Draft {
+    path: PathBuf,
+    target: PathBuf,
+}
+
+impl Draft {
+    /// Beside the target, on the same filesystem. `None` where the target is here already: then files come one by one.
+    pub fn of(target: &Path) -> io::Result<Option<Draft>> {
+        if target.symlink_metadata().is_ok() {
+            return Ok(None);
+        }
+        let Some(name) = target.file_name() else { return Ok(None) };
+        let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        std::fs::create_dir_all(parent)?;
+        let mut draft = std::ffi::OsString::from(format!(".cove-draft-{}-", std::process::id()));
+        draft.push(name);
+        let draft = Draft { path: parent.join(draft), target: target.to_owned() };
+        std::fs::create_dir(&draft.path)?;
+        Ok(Some(draft))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn finish(self) -> io::Result<()> {
+        // Not over what came in the meantime.
+        let flags = rustix::fs::RenameFlags::NOREPLACE;
+        Ok(rustix::fs::renameat_with(rustix::fs::CWD, &self.path, rustix::fs::CWD, &self.target, flags)?)
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        // After `finish` it is gone from here.
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
 }
 
 impl Landing {
@@ -45,19 +144,10 @@ impl Landing {
         Ok(at)
     }
 
-    /// An empty file to be written. A link of that name gives way to it.
-    pub fn file(&self, relative: &Path) -> io::Result<File> {
+    /// A file to be written, which takes its name when it is finished. A link of that name gives way to it.
+    pub fn file(&self, relative: &Path) -> io::Result<Incoming> {
         let (folder, name) = self.place(relative)?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let mode = Mode::from_raw_mode(0o666);
-        let file = match openat(&folder, name, flags | OFlags::TRUNC, mode) {
-            Err(Errno::LOOP) => {
-                unlinkat(&folder, name, AtFlags::empty())?;
-                openat(&folder, name, flags | OFlags::EXCL, mode)?
-            }
-            other => other?,
-        };
-        Ok(File::from(file))
+        Replacement::below(folder, name, NEW_FILE).map(Incoming::Beside)
     }
 
     /// A symbolic link, in the place of one that was there. It may lead anywhere: nothing here follows it.
@@ -80,8 +170,13 @@ impl Landing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write as _;
     use std::os::unix::fs::symlink;
+
+    fn write(landing: &Landing, name: &str, text: &str) {
+        let mut file = landing.file(Path::new(name)).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        file.finish().unwrap();
+    }
 
     #[test]
     fn nothing_is_written_through_a_link_that_an_earlier_copy_left() {
@@ -94,10 +189,10 @@ mod tests {
         landing.link(Path::new("link"), outside.join("precious").to_str().unwrap()).unwrap();
         landing.link(Path::new("folder"), outside.to_str().unwrap()).unwrap();
 
-        landing.file(Path::new("link")).unwrap().write_all(b"theirs").unwrap();
+        write(&landing, "link", "theirs");
         assert_eq!(std::fs::read_to_string(outside.join("precious")).unwrap(), "x");
         assert_eq!(std::fs::read_to_string(to.join("link")).unwrap(), "theirs");
-        let refused = landing.file(Path::new("folder/new")).unwrap_err().to_string();
+        let refused = landing.file(Path::new("folder/new")).err().unwrap().to_string();
         assert!(refused.contains("nothing is written through it"), "{refused}");
         assert!(landing.directory(Path::new("folder/deep/er")).is_err());
         assert!(!outside.join("new").exists() && !outside.join("deep").exists());
@@ -112,8 +207,23 @@ mod tests {
         symlink(folder.path(), folder.path().join("here")).unwrap();
         let landing = Landing::at(&folder.path().join("here")).unwrap();
         for text in ["longer than", "short"] {
-            landing.file(Path::new("a/b")).unwrap().write_all(text.as_bytes()).unwrap();
+            write(&landing, "a/b", text);
         }
         assert_eq!(std::fs::read_to_string(folder.path().join("a/b")).unwrap(), "short");
+    }
+
+    #[test]
+    fn what_is_not_finished_leaves_what_was_here() {
+        let folder = tempfile::tempdir().unwrap();
+        let old = folder.path().join("old");
+        std::fs::write(&old, "old").unwrap();
+        Incoming::at(&old).unwrap().write_all(b"half").unwrap();
+        let draft = Draft::of(&folder.path().join("new/er")).unwrap().unwrap();
+        std::fs::write(draft.path().join("file"), "x").unwrap();
+        drop(draft);
+        assert_eq!(std::fs::read_to_string(&old).unwrap(), "old");
+        assert!(Draft::of(folder.path()).unwrap().is_none());
+        let left: Vec<_> = std::fs::read_dir(folder.path().join("new")).unwrap().collect();
+        assert!(left.is_empty(), "{left:?}");
     }
 }

@@ -15,6 +15,7 @@ mod client;
 mod commands;
 mod complaint;
 mod ending;
+mod interrupt;
 mod landing;
 mod measure;
 mod place;

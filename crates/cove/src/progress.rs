@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::render::one_line;
+
 /// What is done by then was never worth a word.
 const PATIENCE: Duration = Duration::from_millis(400);
 
@@ -18,7 +20,7 @@ pub async fn waiting<T>(what: &str, work: impl Future<Output = T>) -> T {
     }
     let bar = ProgressBar::with_draw_target(None, target());
     bar.set_style(style("{spinner} {msg} ({elapsed})"));
-    bar.set_message(what.to_owned());
+    bar.set_message(one_line(what));
     bar.enable_steady_tick(Duration::from_millis(100));
     let done = work.await;
     bar.finish_and_clear();
@@ -48,7 +50,7 @@ impl Bytes {
             Some(_) => "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}",
             None => "{spinner} {msg} {bytes} {bytes_per_sec}",
         }));
-        bar.set_message(what.to_owned());
+        bar.set_message(one_line(what));
         Bytes { bar, count: Count::default() }
     }
 

@@ -48,7 +48,7 @@ impl Rows {
     }
 
     fn cell(&self, text: &str, tone: Tone) -> Cell {
-        let cell = Cell::new(plain(text).replace('\n', " "));
+        let cell = Cell::new(one_line(text));
         match tone {
             _ if !self.colour => cell,
             Tone::Plain => cell,
@@ -76,7 +76,7 @@ pub fn print(text: &str) -> Result<(), Complaint> {
 
 /// Names, labels, paths and causes can be a sandbox's words: what would steer the terminal is shown and not done, and so
 /// are marks that turn the direction of writing.
-fn plain(text: &str) -> Cow<'_, str> {
+pub fn plain(text: &str) -> Cow<'_, str> {
     let steers = |c: char| {
         c.is_control() && c != '\n' && c != '\t' || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
@@ -85,6 +85,11 @@ fn plain(text: &str) -> Cow<'_, str> {
     }
     let shown = |c: char| if steers(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
     Cow::Owned(text.chars().map(shown).collect())
+}
+
+/// The same on one line, for a bar or a cell.
+pub fn one_line(text: &str) -> String {
+    plain(text).replace(['\n', '\t'], " ")
 }
 
 fn write_line(text: &str) -> Result<(), Complaint> {

@@ -17,5 +17,6 @@ pub mod pidfd;
 pub mod probe;
 pub mod program;
 pub mod quota;
+pub mod replacement;
 pub mod seccomp;
 pub mod signal;

@@ -78,11 +78,9 @@ impl Built {
 
     /// Written whole or not at all.
     pub fn save(&self, data: &Path, name: &str) -> io::Result<()> {
-        let note = note_of(data, name);
-        let draft = note.with_extension("draft");
         fs::create_dir_all(data.join("templates"))?;
-        fs::write(&draft, serde_json::to_vec_pretty(self).map_err(io::Error::other)?)?;
-        fs::rename(draft, note)
+        let text = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
+        cove_sys::replacement::replace(&note_of(data, name), &text, 0o644)
     }
 
     /// What lies over `/usr`, top first.

@@ -6,11 +6,11 @@
 //! to renew it.
 
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::net::Ipv6Addr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use cove_sys::replacement::replace;
 use jiff::{Span, Timestamp, ToSpan};
 use rcgen::{
     BasicConstraints, CertificateParams, CidrSubnet, DnType, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, Issuer,
@@ -243,14 +243,7 @@ fn read(path: &Path) -> Result<Option<String>, TlsError> {
 
 /// All at once: who reads sees the old text or the new, never half of one.
 fn write(path: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
-    let new = path.with_extension("new");
-    let written = || -> std::io::Result<()> {
-        let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&new)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, path)
-    };
-    written().map_err(|source| file_error("write", path, source))
+    replace(path, text.as_bytes(), mode).map_err(|source| file_error("write", path, source))
 }
 
 fn file_error(step: &'static str, path: &Path, source: std::io::Error) -> TlsError {

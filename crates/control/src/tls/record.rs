@@ -4,6 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use cove_sys::replacement::replace;
 use serde::{Deserialize, Serialize};
 
 use super::{TlsError, certified_domain};
@@ -37,11 +38,8 @@ impl Record {
     pub fn write(&self, folder: &Path) -> Result<(), TlsError> {
         let path = folder.join("serving.json");
         let text = serde_json::to_string(self).map_err(|error| TlsError::Read(error.to_string()))?;
-        fs::create_dir_all(folder).and_then(|()| fs::write(&path, text)).map_err(|source| TlsError::File {
-            step: "write",
-            path,
-            source,
-        })
+        let written = fs::create_dir_all(folder).and_then(|()| replace(&path, text.as_bytes(), 0o644));
+        written.map_err(|source| TlsError::File { step: "write", path, source })
     }
 
     /// `None` where no server has listened with TLS yet, or an older one wrote something else.

@@ -17,7 +17,8 @@ use tokio::io::AsyncReadExt;
 use crate::client::sandbox::path as sandbox_path;
 use crate::client::{Client, block_on, query_string};
 use crate::complaint::Complaint;
-use crate::landing::Landing;
+use crate::interrupt::or_interrupted;
+use crate::landing::{Draft, Incoming, Landing};
 use crate::progress::Bytes;
 use crate::render::print_json;
 
@@ -92,7 +93,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
         }
         (Side::Inside { sandbox, path }, Side::Here(to)) => {
             let inside = Inside { client: &client, sandbox, user };
-            block_on(inside.get(path, to))?
+            block_on(or_interrupted(inside.get(path, to)))?
         }
         (Side::Here(_), Side::Here(_)) => return Err(Complaint::usage("neither side is in a sandbox").hint(hint)),
         _ => return Err(Complaint::usage("both sides are in a sandbox").hint("copy to here first, then from here")),
@@ -117,9 +118,12 @@ impl Inside<'_> {
         Ok(format!("{}/files{what}{}", sandbox_path(self.sandbox)?, query_string(&pairs)))
     }
 
-    async fn is_directory(&self, path: &str) -> Result<bool, Complaint> {
-        let found: Result<Entry, _> = self.client.get(&self.call("/stat", &[("path", path)])?).await;
-        Ok(found.is_ok_and(|entry| entry.kind == "directory"))
+    async fn look(&self, path: &str) -> Result<Entry, Complaint> {
+        self.client.get(&self.call("/stat", &[("path", path)])?).await
+    }
+
+    async fn is_directory(&self, path: &str) -> bool {
+        self.look(path).await.is_ok_and(|entry| entry.kind == "directory")
     }
 
     async fn put(&self, from: &str, to: &str) -> Result<Copied, Complaint> {
@@ -131,7 +135,7 @@ impl Inside<'_> {
         let known = std::fs::metadata(local).map_err(|error| Complaint::failed(format!("{from}: {error}")))?;
         // Into a folder that is there under its own name, as cp does.
         let target = match std::path::absolute(local)?.file_name().and_then(|name| name.to_str()) {
-            Some(name) if to.is_empty() || to.ends_with('/') || self.is_directory(to).await? => {
+            Some(name) if to.is_empty() || to.ends_with('/') || self.is_directory(to).await => {
                 format!("{}{}{name}", to, if to.is_empty() || to.ends_with('/') { "" } else { "/" })
             }
             _ => to.to_owned(),
@@ -162,7 +166,36 @@ impl Inside<'_> {
         Ok(count.get())
     }
 
+    /// A folder that is not there yet is unpacked beside its place and named when all of it has come.
     async fn put_folder(&self, from: &Path, to: &str) -> Result<u64, Complaint> {
+        if self.look(to).await.is_ok() {
+            return self.unpack(from, to).await;
+        }
+        let draft = draft_beside(to);
+        let made = match or_interrupted(self.unpack(from, &draft)).await {
+            Ok(bytes) => self.rename(&draft, to).await.map(|()| bytes),
+            Err(complaint) => Err(complaint),
+        };
+        if made.is_err() {
+            self.remove(&draft).await;
+        }
+        made
+    }
+
+    async fn rename(&self, from: &str, to: &str) -> Result<(), Complaint> {
+        let body = json!({ "from": from, "to": to, "user": self.user });
+        let request = self.client.request(Method::POST, &format!("{}/files/move", sandbox_path(self.sandbox)?));
+        self.client.send(request.json(&body)).await.map(drop)
+    }
+
+    /// What an unfinished copy made. The complaint that brought us here is the one to tell.
+    async fn remove(&self, path: &str) {
+        if let Ok(call) = self.call("", &[("path", path), ("recursive", "true")]) {
+            let _ = self.client.delete(&call).await;
+        }
+    }
+
+    async fn unpack(&self, from: &Path, to: &str) -> Result<u64, Complaint> {
         let body = json!({ "path": to, "user": self.user });
         let made = self.client.request(Method::POST, &format!("{}/files/directory", sandbox_path(self.sandbox)?));
         self.client.send(made.json(&body)).await?;
@@ -191,56 +224,61 @@ impl Inside<'_> {
 
     async fn get(&self, from: &str, to: &str) -> Result<Copied, Complaint> {
         if to == "-" {
-            let bytes = self.get_bytes(from, &mut std::io::stdout().lock()).await?;
+            let source = self.open(from).await?;
+            let bytes = source.into_file(&mut std::io::stdout().lock()).await?;
             return Ok(Copied { to: to.to_owned(), files: Some(1), bytes });
         }
         let name = Path::new(from).file_name().and_then(|name| name.to_str()).unwrap_or("files");
         let folder = Path::new(to);
         let local = if folder.is_dir() { folder.join(name) } else { folder.to_owned() };
-        if self.is_directory(from).await? {
+        if self.is_directory(from).await {
             let (files, bytes) = self.get_folder(from, &local).await?;
             return Ok(Copied { to: local.display().to_string(), files: Some(files), bytes });
         }
+        // Nothing here is touched before the server has the file.
+        let source = self.open(from).await?;
         // Under the sandbox's own name for it no link is followed; a path that was written out is its writer's.
         let file = if folder.is_dir() {
             Landing::at(folder).and_then(|landing| landing.file(Path::new(name)))
         } else {
-            std::fs::File::create(&local)
+            Incoming::at(&local)
         };
-        let mut file = file.map_err(|error| Complaint::failed(format!("make {}: {error}", local.display())))?;
-        let bytes = self.get_bytes(from, &mut file).await?;
+        let mut file = file.map_err(|error| failed(&local, error))?;
+        let bytes = source.into_file(&mut file).await?;
+        file.finish().map_err(|error| failed(&local, error))?;
         Ok(Copied { to: local.display().to_string(), files: Some(1), bytes })
     }
 
-    async fn get_bytes(&self, from: &str, to: &mut impl Write) -> Result<u64, Complaint> {
-        let request = self.client.request(Method::GET, &self.call("/content", &[("path", from)])?);
-        let answer = self.client.send(request).await?;
-        let seen = Bytes::new(from, answer.content_length());
-        let mut stream = answer.bytes_stream();
-        while let Some(chunk) = stream.next().await {
-            let chunk = chunk.map_err(|error| Complaint::failed(format!("{from} broke off: {error}")))?;
-            seen.more(chunk.len());
-            to.write_all(&chunk)?;
+    async fn open(&self, path: &str) -> Result<Source, Complaint> {
+        let request = self.client.request(Method::GET, &self.call("/content", &[("path", path)])?);
+        Ok(Source { path: path.to_owned(), answer: self.client.send(request).await? })
+    }
+
+    /// A folder that is not here yet gets its name when all of it has come; into one that is, file by file.
+    async fn get_folder(&self, from: &str, to: &Path) -> Result<(u64, u64), Complaint> {
+        match Draft::of(to).map_err(|error| failed(to, error))? {
+            None => self.get_into(from, to, to).await,
+            Some(draft) => {
+                let counted = self.get_into(from, draft.path(), to).await?;
+                draft.finish().map_err(|error| failed(to, error))?;
+                Ok(counted)
+            }
         }
-        to.flush()?;
-        Ok(seen.count().get())
     }
 
     /// Folders and files as they are listed; links last, so that no file is ever written through one. Returns how many
-    /// files came, and their bytes.
-    async fn get_folder(&self, from: &str, to: &Path) -> Result<(u64, u64), Complaint> {
+    /// files came, and their bytes. Complaints name them below `shown`.
+    async fn get_into(&self, from: &str, to: &Path, shown: &Path) -> Result<(u64, u64), Complaint> {
         const DEEPEST: usize = 64;
         let depth = DEEPEST.to_string();
         let entries: Vec<Entry> = self.client.get(&self.call("", &[("path", from), ("depth", &depth)])?).await?;
-        let root: Entry = self.client.get(&self.call("/stat", &[("path", from)])?).await?;
-        let failed =
-            |path: &Path, error: std::io::Error| Complaint::failed(format!("make {}: {error}", path.display()));
-        let landing = Landing::at(to).map_err(|error| failed(to, error))?;
+        let root = self.look(from).await?;
+        let landing = Landing::at(to).map_err(|error| failed(shown, error))?;
         let mut links = Vec::new();
         let (mut files, mut bytes) = (0, 0);
         for entry in &entries {
             let Some(relative) = below(&root.path, &entry.path) else { continue };
-            let local = to.join(relative);
+            let local = shown.join(relative);
             match entry.kind.as_str() {
                 // What is in it was not told.
                 "directory" if relative.components().count() >= DEEPEST => {
@@ -249,20 +287,55 @@ impl Inside<'_> {
                 }
                 "directory" => landing.directory(relative).map(drop).map_err(|error| failed(&local, error))?,
                 "file" => {
+                    let source = self.open(&entry.path).await?;
                     let mut file = landing.file(relative).map_err(|error| failed(&local, error))?;
-                    bytes += self.get_bytes(&entry.path, &mut file).await?;
+                    bytes += source.into_file(&mut file).await?;
                     files += 1;
-                    set_mode(&file, &entry.mode)?;
+                    set_mode(file.file(), &entry.mode)?;
+                    file.finish().map_err(|error| failed(&local, error))?;
                 }
                 "symlink" => links.extend(entry.target.as_ref().map(|target| (relative, target))),
                 _ => crate::render::say(&format!("cove: {} is no file, folder or link: left out", entry.path)),
             }
         }
         for (relative, target) in links {
-            landing.link(relative, target).map_err(|error| failed(&to.join(relative), error))?;
+            landing.link(relative, target).map_err(|error| failed(&shown.join(relative), error))?;
         }
         Ok((files, bytes))
     }
+}
+
+/// A file that the server has begun to send.
+struct Source {
+    path: String,
+    answer: reqwest::Response,
+}
+
+impl Source {
+    async fn into_file(self, to: &mut impl Write) -> Result<u64, Complaint> {
+        let seen = Bytes::new(&self.path, self.answer.content_length());
+        let mut stream = self.answer.bytes_stream();
+        while let Some(chunk) = stream.next().await {
+            let chunk = chunk.map_err(|error| Complaint::failed(format!("{} broke off: {error}", self.path)))?;
+            seen.more(chunk.len());
+            to.write_all(&chunk)?;
+        }
+        to.flush()?;
+        Ok(seen.count().get())
+    }
+}
+
+fn failed(path: &Path, error: std::io::Error) -> Complaint {
+    Complaint::failed(format!("write {}: {error}", path.display()))
+}
+
+/// A name beside a path inside, for what is not whole yet.
+fn draft_beside(path: &str) -> String {
+    let (folder, name) = match path.trim_end_matches('/').rsplit_once('/') {
+        Some((folder, name)) => (format!("{folder}/"), name),
+        None => (String::new(), path),
+    };
+    format!("{folder}.cove-draft-{}-{name}", std::process::id())
 }
 
 /// The rest of a path below its root; nothing for one that leads elsewhere, whatever the sandbox says.

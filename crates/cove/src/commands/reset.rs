@@ -12,6 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use cove_control::serve::{Held, alone};
 use cove_engine::{Config, Engine, Spawning, privilege};
 
 use super::run::engine_complaint;
@@ -99,7 +100,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
 }
 
 /// Nobody else may work on it meanwhile.
-fn hold(data: &Path) -> Result<Option<fs::File>, Complaint> {
+fn hold(data: &Path) -> Result<Option<Held>, Complaint> {
     if !data.exists() {
         return Ok(None);
     }
@@ -111,7 +112,7 @@ fn hold(data: &Path) -> Result<Option<fs::File>, Complaint> {
         return Err(Complaint::usage(format!("{} is no data directory of Cove", data.display()))
             .hint("--data names the one that `cove serve` was started with"));
     }
-    cove_control::serve::alone(data).map(Some).map_err(|error| match &error {
+    alone(data).map(Some).map_err(|error| match &error {
         cove_control::Error::Conflict(why) => {
             Complaint::failed(why.clone()).hint("stop that server first; `cove ls` shows what it has")
         }

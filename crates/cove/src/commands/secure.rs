@@ -37,6 +37,21 @@ pub async fn open(config: &Config) -> Result<Option<Secure>, Complaint> {
     Ok(Some((listener, keeper)))
 }
 
+/// Keys and everything else can be read on the way, unless a proxy in front speaks TLS.
+pub fn warn_of_plain_text(config: &Config, address: std::net::SocketAddr) {
+    let behind_a_proxy = config.public_url.as_deref().is_some_and(|url| url.starts_with("https://"));
+    if address.ip().is_loopback() || behind_a_proxy {
+        return;
+    }
+    let remedy = match &config.tls.listen {
+        Some(_) => "close it with --listen 127.0.0.1:7070; TLS has an address of its own",
+        None => "use --tls ADDRESS, or put a proxy with TLS before it and name it with --public-url https://…",
+    };
+    tracing::warn!(
+        "http://{address} can be reached from other machines without TLS: API keys and data travel readable; {remedy}"
+    );
+}
+
 /// A certificate for something else is no error: it may be all that this operator's clients need.
 fn warn_of_names(keeper: &Keeper, domain: &str) {
     let facts = &keeper.shown().facts;

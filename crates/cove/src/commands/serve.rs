@@ -49,6 +49,12 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
 }
 
 async fn serve_until_told(config: Config) -> Result<(), Complaint> {
+    // Before anything in the directory is opened, and before anything is promised.
+    let held = serve::alone(&config.data).map_err(|error| match &error {
+        cove_control::Error::Conflict(_) => control_complaint(error)
+            .hint("end that server first, or choose another directory with --data, and another port with --listen"),
+        _ => control_complaint(error),
+    })?;
     let listener = TcpListener::bind(&config.listen).await.map_err(|error| {
         let complaint = Complaint::failed(format!("listen on {}: {error}", config.listen));
         match error.kind() {
@@ -69,7 +75,9 @@ async fn serve_until_told(config: Config) -> Result<(), Complaint> {
     let app = App::open(config, store, providers, Clock::system()).await.map_err(control_complaint)?;
     greet(&app, &format!("http://{address}"))?;
     let secure = super::secure::open(app.config()).await?;
-    serve::run(serve::Sockets { plain: listener, secure }, app, told_to_end()?).await.map_err(control_complaint)
+    super::secure::warn_of_plain_text(app.config(), address);
+    let sockets = serve::Sockets { plain: listener, secure, held: Some(held) };
+    serve::run(sockets, app, told_to_end()?).await.map_err(control_complaint)
 }
 
 /// On stdout, so that a script can read the address; the log goes to stderr.

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use crate::complaint::Complaint;
+use crate::landing;
 
 /// A measurement of many minutes is not lost for a path that was mistyped.
 pub fn can_write_to(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Result<(), Complaint> {
@@ -23,5 +24,6 @@ pub fn can_write_to(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Result
 
 pub fn write_to(path: Option<&Path>, text: impl FnOnce() -> String) -> Result<(), Complaint> {
     let Some(path) = path else { return Ok(()) };
-    fs::write(path, text()).map_err(|error| Complaint::failed(format!("write {}: {error}", path.display())))
+    landing::replace(path, text().as_bytes())
+        .map_err(|error| Complaint::failed(format!("write {}: {error}", path.display())))
 }

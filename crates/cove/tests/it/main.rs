@@ -5,6 +5,7 @@ mod bad_input;
 mod bench;
 mod capacity;
 mod config;
+mod cp;
 mod crash;
 mod crowds;
 mod doctor;

@@ -202,15 +202,45 @@ fn finish(draft: &Path, data: &Path, packages: &[String]) -> Result<(Sealed, Bui
     Ok((sealed, built))
 }
 
-/// A line that the recipe left; the sandbox's word, so bounded and checked.
+/// A line that the recipe left; the sandbox's word, so bounded and checked, and read from the draft alone: a link in it
+/// could lead to any file of the host.
 fn note(draft: &Path, name: &str) -> Result<String, Complaint> {
+    use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
     let path = draft.join(ROOM).join(name);
+    let open = || {
+        let top = openat(CWD, draft, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        openat2(top, Path::new(ROOM).join(name), flags, Mode::empty(), within).map_err(std::io::Error::from)
+    };
     let mut text = String::new();
-    let read = fs::File::open(&path).and_then(|file| file.take(64).read_to_string(&mut text));
+    let read = open().and_then(|file| fs::File::from(file).take(64).read_to_string(&mut text));
     read.map_err(|error| Complaint::failed(format!("read {}: {error}", path.display())))?;
     let text = text.trim();
     if text.is_empty() || !text.chars().all(|letter| letter.is_ascii_digit() || letter == '.') {
         return Err(Complaint::failed(format!("the recipe left {text:?} as the version of Python")));
     }
     Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recipes_note_leads_nowhere_else() {
+        let place = tempfile::tempdir().unwrap();
+        let (draft, outside) = (place.path().join("draft"), place.path().join("outside"));
+        fs::create_dir_all(draft.join(ROOM)).unwrap();
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("python"), "3.11").unwrap();
+        fs::write(draft.join(ROOM).join("python"), "3.12\n").unwrap();
+        assert_eq!(note(&draft, "python").unwrap(), "3.12");
+        fs::remove_file(draft.join(ROOM).join("python")).unwrap();
+        std::os::unix::fs::symlink(outside.join("python"), draft.join(ROOM).join("python")).unwrap();
+        assert!(note(&draft, "python").is_err());
+        fs::remove_dir_all(draft.join(ROOM)).unwrap();
+        std::os::unix::fs::symlink(&outside, draft.join(ROOM)).unwrap();
+        assert!(note(&draft, "python").is_err());
+    }
 }

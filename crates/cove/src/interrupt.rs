@@ -1,0 +1,32 @@
+//! Work that tidies up when the person gives it up: Ctrl-C, a closed terminal, `kill`.
+//!
+//! A signal ends the work at its next wait: what it holds is dropped, and with it drafts that nobody needs. The exit code
+//! is the one that a shell shows for a program that the signal ended.
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::complaint::Complaint;
+
+/// The work's result, or a silent complaint with 128 + the signal's number.
+pub async fn or_interrupted<T>(work: impl Future<Output = Result<T, Complaint>>) -> Result<T, Complaint> {
+    let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+    let mut signals = kinds.map(signal);
+    let arrivals = signals.iter_mut().zip(kinds).map(|(signal, kind)| {
+        Box::pin(async move {
+            match signal {
+                Ok(signal) => signal.recv().await,
+                // It cannot be listened for: then it ends the program, as it does by itself.
+                Err(_) => std::future::pending().await,
+            };
+            kind
+        })
+    });
+    let interrupted = futures::future::select_all(arrivals);
+    tokio::select! {
+        done = work => done,
+        (kind, _, _) = interrupted => {
+            let code = u8::try_from(128 + kind.as_raw_value()).unwrap_or(crate::complaint::code::FAILED);
+            Err(Complaint::silent().with_code(code))
+        }
+    }
+}
