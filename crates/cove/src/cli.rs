@@ -1,24 +1,37 @@
-//! The command line: which verbs there are. Each verb's own flags are in its file.
+//! The command line: which verbs there are, and how they are listed. Each verb's own flags are in its file.
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands;
 
 const START_HERE: &str = "Start here:
   cove run -- python3 -c 'print(6*7)'    one command in a sandbox of its own; needs no server
   cove doctor                            what this machine can do, and how to get the rest
-  cove serve                             sandboxes that live on, over HTTP, for many";
+  cove serve                             sandboxes that live on, over HTTP, for many
+
+`cove help VERB` tells everything about one. Exit codes: 0 done, 1 failed, 2 wrong command line,
+124 --timeout, 125 no sandbox, 126 and 127 program not executable or not there, 128+N ended by
+signal N (Ctrl-C: 130).";
+
+/// The verbs as people look for them. A test sees to it that each is in one group.
+const GROUPS: [(&str, &[&str]); 6] = [
+    ("Without a server", &["run", "doctor", "redteam", "bench", "loadtest", "reset", "completions"]),
+    ("A server", &["serve", "config", "tls", "template"]),
+    (
+        "Sandboxes",
+        &[
+            "create", "ls", "exec", "shell", "cp", "logs", "start", "stop", "pause", "resume", "archive", "recover",
+            "rm",
+        ],
+    ),
+    ("Their settings", &["label", "rename", "resize", "network", "timers", "extend", "ports", "link"]),
+    ("What happens", &["inspect", "explain", "events", "top", "usage", "audit", "jobs"]),
+    ("For an organisation", &["whoami", "keys", "orgs", "pools", "webhooks", "sessions", "providers"]),
+];
 
 /// Runs AI agents' code in isolated, stateful sandboxes on your own machines
 #[derive(Debug, Parser)]
-#[command(
-    name = "cove",
-    version,
-    disable_help_subcommand = true,
-    subcommand_required = true,
-    arg_required_else_help = true,
-    after_help = START_HERE
-)]
+#[command(name = "cove", version, subcommand_required = true, arg_required_else_help = true, after_help = START_HERE)]
 pub struct Cli {
     #[command(subcommand)]
     pub verb: Verb,
@@ -43,15 +56,85 @@ pub enum Verb {
     Stop(commands::stop::Arguments),
     Pause(commands::pause::Arguments),
     Resume(commands::resume::Arguments),
+    Archive(commands::archive::Arguments),
+    Recover(commands::recover::Arguments),
     Rm(commands::rm::Arguments),
+    Label(commands::label::Arguments),
+    Rename(commands::rename::Arguments),
+    Resize(commands::resize::Arguments),
+    Network(commands::network::Arguments),
+    Timers(commands::timers::Arguments),
     Extend(commands::extend::Arguments),
+    Ports(commands::ports::Arguments),
+    Link(commands::link::Arguments),
     Inspect(commands::inspect::Arguments),
     Explain(commands::explain::Arguments),
     Events(commands::events::Arguments),
     Top(commands::top::Arguments),
+    Usage(commands::usage::Arguments),
+    Audit(commands::audit::Arguments),
+    Jobs(commands::jobs::Arguments),
+    Whoami(commands::whoami::Arguments),
     Keys(commands::keys::Arguments),
+    Orgs(commands::orgs::Arguments),
+    Pools(commands::pools::Arguments),
+    Webhooks(commands::webhooks::Arguments),
+    Sessions(commands::sessions::Arguments),
+    Providers(commands::providers::Arguments),
     Tls(commands::tls::Arguments),
     Template(commands::template::Arguments),
     Reset(commands::reset::Arguments),
     Completions(commands::completions::Arguments),
+}
+
+/// The whole command line, with its verbs listed by group.
+pub fn command() -> clap::Command {
+    let command = Cli::command();
+    let mut lines = String::new();
+    for (group, verbs) in GROUPS {
+        lines.push_str(&format!("\n{group}:\n"));
+        for verb in verbs {
+            let about = command.find_subcommand(verb).and_then(|verb| verb.get_about()).map(ToString::to_string);
+            lines.push_str(&format!("  {verb:<12} {}\n", about.unwrap_or_default()));
+        }
+    }
+    command.help_template(format!("{{about}}\n\n{{usage-heading}} cove VERB …\n{lines}\n{{after-help}}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_verb_is_listed_once() {
+        let command = Cli::command();
+        let mut verbs: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+        let mut listed: Vec<&str> = GROUPS.iter().flat_map(|(_, verbs)| verbs.iter().copied()).collect();
+        verbs.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(listed, verbs);
+    }
+
+    #[test]
+    fn every_verb_and_its_parts_can_print_json() {
+        // They print nothing but a script, a person's own terminal, or lines for `eval`.
+        const WITHOUT: [&str; 3] = ["completions", "shell", "tls env"];
+        fn check(command: &clap::Command, path: &str) {
+            let own: Vec<_> = command.get_subcommands().filter(|one| one.get_name() != "help").collect();
+            for part in &own {
+                check(part, format!("{path} {}", part.get_name()).trim_start());
+            }
+            let json = command.get_arguments().any(|argument| argument.get_long() == Some("json"));
+            assert!(json || !own.is_empty() || WITHOUT.contains(&path), "{path} has no --json");
+        }
+        check(&Cli::command(), "");
+    }
+
+    #[test]
+    fn every_verb_has_an_example() {
+        for verb in Cli::command().get_subcommands() {
+            let help = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Example") && help.contains("cove "), "{} has none", verb.get_name());
+        }
+    }
 }

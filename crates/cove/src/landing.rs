@@ -147,7 +147,16 @@ impl Landing {
     /// A file to be written, which takes its name when it is finished. A link of that name gives way to it.
     pub fn file(&self, relative: &Path) -> io::Result<Incoming> {
         let (folder, name) = self.place(relative)?;
-        Replacement::below(folder, name, NEW_FILE).map(Incoming::Beside)
+        match Replacement::below(folder.try_clone()?, name, NEW_FILE) {
+            Ok(beside) => Ok(Incoming::Beside(beside)),
+            // Another user's file that we may write: its folder, or its owner, cannot be had.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                let opened = openat(&folder, name, flags, Mode::empty());
+                opened.map(|file| Incoming::InPlace(File::from(file))).map_err(|_| error)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// A symbolic link, in the place of one that was there. It may lead anywhere: nothing here follows it.

@@ -7,6 +7,7 @@
 //! * [`measure`]: what `bench` and `loadtest` share
 //! * [`telemetry`]: what the server says of itself: its log, and traces for a collector
 //! * [`client`]: the way to a server; [`place`]: where things lie
+//! * [`landing`], [`interrupt`]: files that come whole or not at all; [`reachable`]: whom a sandbox may reach; [`complete`]: TAB
 
 #![forbid(unsafe_code)]
 
@@ -14,6 +15,7 @@ mod cli;
 mod client;
 mod commands;
 mod complaint;
+mod complete;
 mod ending;
 mod interrupt;
 mod landing;
@@ -21,6 +23,7 @@ mod measure;
 mod place;
 mod progress;
 mod quantity;
+mod reachable;
 mod render;
 mod telemetry;
 mod terminal;
@@ -28,8 +31,8 @@ mod usage;
 
 use std::process::ExitCode;
 
+use clap::FromArgMatches;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
 use cli::{Cli, Verb};
 use complaint::{Complaint, code};
 
@@ -43,6 +46,10 @@ fn main() -> ExitCode {
         return cove_probe::battery::main(&[commands::redteam::PROBE], &std::env::args().skip(2).collect::<Vec<_>>());
     }
     // Two parts of a measurement that an ordinary user's process can do only after it has moved home.
+    // A shell asks what could follow.
+    if std::env::var_os("COMPLETE").is_some() {
+        clap_complete::CompleteEnv::with_factory(cli::command).complete();
+    }
     let mut words = std::env::args_os().skip(1);
     let result = match words.next() {
         Some(word) if word == commands::reset::REMOVE => commands::reset::remove_at_home(words),
@@ -87,20 +94,39 @@ fn run(verb: &Verb) -> Result<u8, Complaint> {
         Verb::Top(arguments) => commands::top::run(arguments),
         Verb::Reset(arguments) => commands::reset::run(arguments),
         Verb::Completions(arguments) => commands::completions::run(arguments),
+        Verb::Archive(arguments) => commands::archive::run(arguments),
+        Verb::Audit(arguments) => commands::audit::run(arguments),
+        Verb::Jobs(arguments) => commands::jobs::run(arguments),
+        Verb::Label(arguments) => commands::label::run(arguments),
+        Verb::Link(arguments) => commands::link::run(arguments),
+        Verb::Network(arguments) => commands::network::run(arguments),
+        Verb::Orgs(arguments) => commands::orgs::run(arguments),
+        Verb::Pools(arguments) => commands::pools::run(arguments),
+        Verb::Ports(arguments) => commands::ports::run(arguments),
+        Verb::Providers(arguments) => commands::providers::run(arguments),
+        Verb::Recover(arguments) => commands::recover::run(arguments),
+        Verb::Rename(arguments) => commands::rename::run(arguments),
+        Verb::Resize(arguments) => commands::resize::run(arguments),
+        Verb::Sessions(arguments) => commands::sessions::run(arguments),
+        Verb::Timers(arguments) => commands::timers::run(arguments),
+        Verb::Usage(arguments) => commands::usage::run(arguments),
+        Verb::Webhooks(arguments) => commands::webhooks::run(arguments),
+        Verb::Whoami(arguments) => commands::whoami::run(arguments),
     }
 }
 
 /// Help and version go to stdout with code 0; a wrong command line is a complaint.
 fn parse() -> Result<Cli, Complaint> {
-    Cli::try_parse().map_err(|error| {
+    let parsed = cli::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    parsed.map_err(|error| {
         // No verb at all: the list of them is the answer, and a script that forgot its verb still fails.
         if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
             return error.print().map_or_else(Complaint::from, |()| Complaint::silent().with_code(code::USAGE));
         }
         if error.use_stderr() {
-            let known = |word: &String| Cli::command().get_subcommands().any(|verb| verb.get_name() == word);
-            let verb = std::env::args().nth(1).filter(known);
-            return usage::complaint(&error, verb.as_deref());
+            let all = cli::command();
+            let verb = std::env::args().nth(1).and_then(|word| all.find_subcommand(word).cloned());
+            return usage::complaint(&error, &all, verb.as_ref());
         }
         error.print().map_or_else(Complaint::from, |()| Complaint::silent())
     })

@@ -55,6 +55,22 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(total).map_err(|_| format!("{text} is too long a time"))
 }
 
+/// A time, or none at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span(Option<Duration>);
+
+impl Span {
+    /// As the API counts it: whole seconds, a part of one rounded up, never to nothing; `null` is never.
+    pub fn seconds(self) -> serde_json::Value {
+        self.0.map_or(serde_json::Value::Null, |time| serde_json::json!(time.as_secs_f64().ceil() as u64))
+    }
+}
+
+/// As [`parse_duration`], and `never`.
+pub fn parse_span(text: &str) -> Result<Span, String> {
+    if text == "never" { Ok(Span(None)) } else { parse_duration(text).map(Some).map(Span) }
+}
+
 /// `0.5`, `2` → processors.
 pub fn parse_cpus(text: &str) -> Result<f64, String> {
     let cpus = parse_number(text).ok_or("no number; write for example 0.5 or 2")?;

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::complaint::Complaint;
 use crate::terminal;
@@ -66,6 +67,57 @@ impl Rows {
         let text = self.table.to_string();
         let lines: Vec<_> = text.lines().map(str::trim_end).collect();
         write_line(&lines.join("\n"))
+    }
+}
+
+/// What the server lists: JSON for programs, a table for people, a word on stderr where there is nothing.
+pub struct List<'a, const N: usize> {
+    pub headings: [&'a str; N],
+    pub empty: &'a str,
+}
+
+impl<const N: usize> List<'_, N> {
+    pub fn show(
+        &self,
+        values: &[Value],
+        as_json: bool,
+        row: impl Fn(&Value) -> [(String, Tone); N],
+    ) -> Result<u8, Complaint> {
+        if as_json {
+            print_json(&values)?;
+        } else if values.is_empty() {
+            say(self.empty);
+        } else {
+            let mut rows = Rows::new(&self.headings);
+            for value in values {
+                let cells = row(value);
+                let cells: Vec<_> = cells.iter().map(|(text, tone)| (text.as_str(), *tone)).collect();
+                rows.add(&cells);
+            }
+            rows.print()?;
+        }
+        Ok(0)
+    }
+}
+
+/// A text of an answer; empty where it has none.
+pub fn word<'a>(value: &'a Value, name: &str) -> &'a str {
+    value[name].as_str().unwrap_or_default()
+}
+
+/// A number of an answer; `-` where it has none.
+pub fn number(value: &Value, name: &str) -> String {
+    match &value[name] {
+        Value::Number(number) => number.to_string(),
+        _ => "-".to_owned(),
+    }
+}
+
+/// A moment of an answer, to the second, in UTC; `-` where it has none.
+pub fn moment(value: &Value, name: &str) -> String {
+    match word(value, name).parse::<jiff::Timestamp>() {
+        Ok(at) => at.strftime("%Y-%m-%d %H:%M:%S").to_string(),
+        Err(_) => "-".to_owned(),
     }
 }
 

@@ -6,12 +6,65 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::complaint::Complaint;
 
+/// Words of other tools, and what they are called here. Where several fit, the first that the verb has.
+const OTHER_WORDS: [(&str, &[&str]); 34] = [
+    ("delete", &["rm", "revoke"]),
+    ("remove", &["rm", "revoke"]),
+    ("del", &["rm", "revoke"]),
+    ("destroy", &["rm"]),
+    ("kill", &["rm"]),
+    ("revoke", &["rm"]),
+    ("rm", &["revoke"]),
+    ("list", &["ls"]),
+    ("ps", &["ls", "top"]),
+    ("new", &["create"]),
+    ("make", &["create"]),
+    ("add", &["create", "set"]),
+    ("spawn", &["create"]),
+    ("copy", &["cp"]),
+    ("upload", &["cp"]),
+    ("download", &["cp"]),
+    ("ssh", &["shell"]),
+    ("attach", &["shell"]),
+    ("connect", &["shell"]),
+    ("sh", &["shell"]),
+    ("bash", &["shell"]),
+    ("execute", &["exec", "run"]),
+    ("server", &["serve"]),
+    ("up", &["serve"]),
+    ("daemon", &["serve"]),
+    ("get", &["inspect", "show", "ls"]),
+    ("info", &["inspect", "show"]),
+    ("describe", &["inspect", "show"]),
+    ("show", &["inspect", "ls"]),
+    ("status", &["ls"]),
+    ("why", &["explain"]),
+    ("unpause", &["resume"]),
+    ("preview", &["link"]),
+    ("tag", &["label"]),
+];
+
+/// Never offered to somebody who mistyped something else: it removes everything.
+const NEVER_OFFERED: &str = "reset";
+
+/// A verb that may have been meant.
+fn meant(word: &str, within: &clap::Command, similar: &[String]) -> Option<String> {
+    let has = |name: &str| within.find_subcommand(name).is_some();
+    let known = OTHER_WORDS.iter().find(|(other, _)| *other == word);
+    let translated = known.and_then(|(_, ours)| ours.iter().find(|name| has(name)));
+    // `template` for `templates`, `keys` for `key`.
+    let number = || [word.trim_end_matches('s').to_owned(), format!("{word}s")].into_iter().find(|name| has(name));
+    // The most similar is the last.
+    let similar = || similar.last().filter(|name| *name != NEVER_OFFERED).cloned();
+    translated.map(|name| (*name).to_owned()).or_else(number).or_else(similar)
+}
+
 /// What clap found, in our words. `verb` is where to read on.
-pub fn complaint(error: &clap::Error, verb: Option<&str>) -> Complaint {
+pub fn complaint(error: &clap::Error, all: &clap::Command, verb: Option<&clap::Command>) -> Complaint {
     let flag = text(error, ContextKind::InvalidArg).map(|flag| without_placeholder(&flag)).unwrap_or_default();
     let value = text(error, ContextKind::InvalidValue).unwrap_or_default();
     let help = match verb {
-        Some(verb) => format!("`cove {verb} --help` tells what can be said here"),
+        Some(verb) => format!("`cove help {}` tells what can be said here", verb.get_name()),
         None => "`cove --help` lists the verbs".to_owned(),
     };
     match error.kind() {
@@ -42,9 +95,15 @@ pub fn complaint(error: &clap::Error, verb: Option<&str>) -> Complaint {
         }
         ErrorKind::InvalidSubcommand => {
             let word = text(error, ContextKind::InvalidSubcommand).unwrap_or_default();
-            let complaint = Complaint::usage(format!("there is no verb `{word}`"));
-            match texts(error, ContextKind::SuggestedSubcommand).first() {
-                Some(similar) => complaint.hint(format!("did you mean `{similar}`?")),
+            let complaint = match verb {
+                Some(verb) if verb.get_name() != "help" => {
+                    Complaint::usage(format!("there is no `{word}` of `cove {}`", verb.get_name()))
+                }
+                _ => Complaint::usage(format!("there is no verb `{word}`")),
+            };
+            let within = verb.filter(|verb| verb.get_name() != "help").unwrap_or(all);
+            match meant(&word, within, &texts(error, ContextKind::SuggestedSubcommand)) {
+                Some(meant) => complaint.hint(format!("did you mean `{meant}`?")),
                 None => complaint.hint(help),
             }
         }

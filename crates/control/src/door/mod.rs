@@ -8,6 +8,7 @@ mod observe;
 pub(crate) mod peer;
 mod prometheus;
 mod relay;
+mod root;
 mod shield;
 mod websocket;
 
@@ -24,6 +25,7 @@ pub fn router(app: App) -> Router {
     let e2b = e2b::Door::new(app.clone());
     let director = peer::Director::new(app.clone());
     Router::new()
+        .route("/", get(root::page))
         .route("/healthz", get(health))
         .route("/metrics", get(prometheus::metrics))
         .with_state(app.clone())

@@ -186,7 +186,7 @@ impl App {
             self.refill_soon();
             let mut sandbox = adopt(draft, member);
             let outdated = member.root != draft.root;
-            if outdated || !self.is_fit_for_use(&sandbox, template).await {
+            if outdated || !self.is_fit_for_use(&sandbox, template, new).await {
                 let why = if outdated {
                     "its template was built anew"
                 } else {
@@ -207,6 +207,11 @@ impl App {
                 }
                 // Another server or its end came first.
                 Taken::Overtaken => continue,
+                Taken::NameTaken | Taken::KeyUsed if new.network != NetworkPolicy::open() => {
+                    let cause = Cause::new(Code::Pool, "its network was closed for a creation that failed", self.now());
+                    self.change_state(&member.id, Event::Destroy, cause).await?;
+                    return Ok(None);
+                }
                 Taken::NameTaken | Taken::KeyUsed => {
                     self.pools().with(&draft.organisation, &draft.template, |members| members.give_back(taken));
                     return Ok(None);
@@ -225,8 +230,15 @@ impl App {
     }
 
     /// Alive, and set up as the caller wants it.
-    async fn is_fit_for_use(&self, sandbox: &Sandbox, template: &Template) -> bool {
+    async fn is_fit_for_use(&self, sandbox: &Sandbox, template: &Template, new: &NewSandbox) -> bool {
         let Ok(provider) = self.provider(&sandbox.provider) else { return false };
+        // Members have a network, since one cannot be given to a sandbox that runs; taking it away can be done at once.
+        if new.network != NetworkPolicy::open() {
+            let Ok(wanted) = new.network.to_engine() else { return false };
+            if provider.set_network(&sandbox.id, &wanted).await.is_err() {
+                return false;
+            }
+        }
         let plain = sandbox.env == template.env && sandbox.user == template.user && sandbox.cwd == template.cwd;
         let request = if plain {
             Request::Ping
@@ -282,7 +294,8 @@ impl App {
 
     async fn launch_member(&self, organisation: &str, template: &str) -> Result<Member, Error> {
         let caller = Caller { organisation: organisation.to_owned(), key: "pool".into(), scopes: vec![Scope::Write] };
-        let new = NewSandbox { template: Some(template.to_owned()), ..NewSandbox::default() };
+        let new =
+            NewSandbox { template: Some(template.to_owned()), network: NetworkPolicy::open(), ..NewSandbox::default() };
         let (mut member, made_from) = self.draft(&caller, &new).await?;
         member.pool = Some(template.to_owned());
         member.timers = Timers { idle_seconds: None, ..Timers::default() };
@@ -329,7 +342,8 @@ impl App {
 
 /// Whether a member is all that the caller asked for.
 fn fits(draft: &Sandbox, new: &NewSandbox, template: &Template) -> bool {
-    draft.limits == template.limits && new.network == NetworkPolicy::default() && new.provider.is_none()
+    let network = [NetworkPolicy::open(), NetworkPolicy::closed()].contains(&new.network);
+    draft.limits == template.limits && network && new.provider.is_none()
 }
 
 /// The draft in the member's body.

@@ -55,19 +55,19 @@ impl App {
 }
 
 fn remedy(sandbox: &Sandbox) -> Vec<String> {
+    let name = sandbox.name.as_deref().unwrap_or(sandbox.id.as_str());
     let restart = match sandbox.state {
-        State::Stopped | State::Archived => Some("start it: its files are as they were"),
-        State::Failed => Some("recover it, or destroy it"),
-        State::Paused => Some("resume it: its processes go on where they were"),
+        State::Stopped | State::Archived => Some(format!("`cove start {name}`: its files are as they were")),
+        State::Failed => Some(format!("`cove recover {name}`, or `cove rm {name}` to give it up")),
+        State::Paused => Some(format!("`cove resume {name}`: its processes go on where they were")),
         _ => None,
     };
     let advice = match sandbox.cause.code {
-        Code::OutOfMemory => Some(format!(
-            "give it more than {} of memory: resize it, or create it with a higher limit",
-            bytes(sandbox.limits.memory)
-        )),
-        Code::Lifetime => Some("extend its lifetime before it ends, or create it with a longer one".into()),
-        Code::Idle => Some("raise or switch off its idle timer, or count its running processes as activity".into()),
+        Code::OutOfMemory => {
+            Some(format!("`cove resize {name} --memory SIZE` with more than {}", bytes(sandbox.limits.memory)))
+        }
+        Code::Lifetime => Some(format!("`cove extend {name} TIME` before it ends, or `never`")),
+        Code::Idle => Some(format!("`cove timers {name} --idle TIME` with a longer time, or `never`")),
         Code::StartFailed => Some("the message names the step that failed; `cove doctor` checks the host".into()),
         Code::Vanished => Some("find out who ended its processes: the host was not restarted".into()),
         Code::Requested
@@ -81,7 +81,7 @@ fn remedy(sandbox: &Sandbox) -> Vec<String> {
         | Code::Pool => None,
     };
     let needed = !matches!(sandbox.state, State::Running | State::Destroyed);
-    let mut lines: Vec<String> = restart.map(ToOwned::to_owned).into_iter().collect();
+    let mut lines: Vec<String> = restart.into_iter().collect();
     lines.extend(advice.filter(|_| needed || sandbox.cause.code == Code::OutOfMemory));
     lines
 }

@@ -8,11 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// A sandbox's way out. Private, link-local and metadata addresses are refused unless `allow` names them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+/// A sandbox's way out; none unless one is asked for. Private, link-local and metadata addresses are refused unless
+/// `allow` names them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NetworkPolicy {
-    /// What becomes of a connection that no entry names.
+    /// What becomes of a connection that no entry names; `closed` unless told otherwise.
     pub access: Access,
     /// Addresses (`1.2.3.4`), ranges (`10.0.0.0/8`), either with a port (`1.2.3.4:443`). Wins over `deny`.
     pub allow: Vec<String>,
@@ -27,22 +28,21 @@ pub struct NetworkPolicy {
 #[serde(rename_all = "snake_case")]
 pub enum Access {
     /// Everything but what is denied.
-    #[default]
     Open,
     /// Nothing but what is allowed.
+    #[default]
     Closed,
 }
 
-impl Default for NetworkPolicy {
-    fn default() -> Self {
-        NetworkPolicy { access: Access::Open, allow: Vec::new(), deny: Vec::new(), resolvers: Vec::new() }
-    }
-}
-
 impl NetworkPolicy {
-    /// No way out at all.
+    /// No way out at all: the default.
     pub fn closed() -> Self {
-        NetworkPolicy { access: Access::Closed, ..NetworkPolicy::default() }
+        NetworkPolicy::default()
+    }
+
+    /// The internet. What E2B's and Daytona's clients have unless they say otherwise.
+    pub fn open() -> Self {
+        NetworkPolicy { access: Access::Open, ..NetworkPolicy::default() }
     }
 
     /// The engine's form of it; an entry that means nothing is refused by name.
@@ -94,11 +94,20 @@ mod tests {
     }
 
     #[test]
+    fn nobody_is_reached_unless_somebody_asks() {
+        let read = |text: &str| serde_json::from_str::<NetworkPolicy>(text).unwrap().to_engine().unwrap();
+        assert_eq!(NetworkPolicy::default().to_engine().unwrap(), Network::None);
+        assert_eq!(read("{}"), Network::None);
+        let Network::Full(egress) = read(r#"{"allow": ["1.2.3.4"]}"#) else { panic!("not full") };
+        assert_eq!(egress.otherwise, Verdict::Deny);
+    }
+
+    #[test]
     fn nonsense_is_refused_by_name() {
-        let policy = NetworkPolicy { deny: vec!["10.0.0.0/99".into()], ..NetworkPolicy::default() };
+        let policy = NetworkPolicy { deny: vec!["10.0.0.0/99".into()], ..NetworkPolicy::open() };
         let error = policy.to_engine().unwrap_err().to_string();
         assert!(error.starts_with("network.deny: `10.0.0.0/99` is no egress target"), "{error}");
-        let policy = NetworkPolicy { resolvers: vec!["10.0.0.2".parse().unwrap()], ..NetworkPolicy::default() };
+        let policy = NetworkPolicy { resolvers: vec!["10.0.0.2".parse().unwrap()], ..NetworkPolicy::open() };
         let error = policy.to_engine().unwrap_err().to_string();
         assert!(error.contains("add 10.0.0.2:53 to `allow`"), "{error}");
     }

@@ -205,17 +205,14 @@ async fn what_the_provider_refuses_is_not_told_as_if_it_held() {
     let t = TestApp::new().await;
     let before = t.app.create_sandbox(&t.caller, named("x")).await.unwrap();
     t.fake.fail_next("set_network", ProviderError::Refused("stop it first".into()));
-    t.app.set_network(&t.caller, "x", NetworkPolicy::closed()).await.unwrap_err();
+    t.app.set_network(&t.caller, "x", NetworkPolicy::open()).await.unwrap_err();
     t.fake.fail_next("resize", ProviderError::Refused("in use".into()));
     let smaller = LimitsChange { memory: Some(64 << 20), ..LimitsChange::default() };
     t.app.resize(&t.caller, "x", smaller).await.unwrap_err();
     let after = t.app.sandbox(&t.caller, "x").await.unwrap();
     assert_eq!((after.network, after.limits), (before.network, before.limits));
     assert_eq!(t.app.resize(&t.caller, "x", smaller).await.unwrap().limits.memory, 64 << 20);
-    assert_eq!(
-        t.app.set_network(&t.caller, "x", NetworkPolicy::closed()).await.unwrap().network,
-        NetworkPolicy::closed()
-    );
+    assert_eq!(t.app.set_network(&t.caller, "x", NetworkPolicy::open()).await.unwrap().network, NetworkPolicy::open());
 }
 
 #[tokio::test]

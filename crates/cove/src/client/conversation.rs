@@ -42,7 +42,7 @@ enum Word {
     Started { pid: u32 },
     Lost { bytes: u64 },
     Exited { exit: Exit },
-    Error { code: String, message: String },
+    Error { message: String },
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -71,7 +71,10 @@ impl Output<'_> {
     fn hear(&mut self, stream: u8, bytes: &[u8]) -> io::Result<()> {
         match self {
             Output::Shown => show(stream, bytes),
-            Output::Kept(transcript) => transcript.hear(stream, bytes),
+            Output::Kept(transcript) => {
+                transcript.hear(stream, bytes);
+                Ok(())
+            }
         }
     }
 
@@ -149,7 +152,7 @@ pub async fn converse(
                     }
                     Word::Lost { bytes } => output.lose(bytes),
                     Word::Exited { exit } => return Ok(output.end(&exit)),
-                    Word::Error { code, message } => return Err(refused(&code, &message)),
+                    Word::Error { message } => return Err(refused(&message)),
                 },
                 Some(Ok(Message::Close(_))) | None => return Err(lost()),
                 Some(Ok(_)) => {}
@@ -263,12 +266,16 @@ fn report(exit: &Exit) -> u8 {
     u8::try_from(exit.status & 0xff).unwrap_or(code::FAILED)
 }
 
-fn refused(kind: &str, message: &str) -> Complaint {
-    let complaint = Complaint::engine(message);
-    match kind {
-        _ if !message.starts_with("run ") => complaint,
-        "not_found" => complaint.with_code(code::NOT_FOUND),
-        _ => complaint.with_code(code::NOT_EXECUTABLE),
+fn refused(message: &str) -> Complaint {
+    Complaint::engine(message).with_code(program_code(message).unwrap_or(code::ENGINE))
+}
+
+/// The exit code where it is the program itself that cannot be run: the guest names the step, then what the kernel said.
+pub fn program_code(message: &str) -> Option<u8> {
+    match message.strip_prefix("run ") {
+        None => None,
+        Some(rest) if rest.ends_with(": no such file or directory") => Some(code::NOT_FOUND),
+        Some(_) => Some(code::NOT_EXECUTABLE),
     }
 }
 

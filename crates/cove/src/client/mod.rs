@@ -116,6 +116,9 @@ impl Client {
         let refusal: Refusal = serde_json::from_slice(&body).unwrap_or_default();
         let message =
             if refusal.message.is_empty() { format!("the server answered {status}") } else { refusal.message };
+        if let Some(code) = conversation::program_code(&message) {
+            return Complaint::engine(message).with_code(code);
+        }
         let complaint = Complaint::failed(message);
         match status {
             StatusCode::UNAUTHORIZED if self.key.is_none() => {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use reqwest::Method;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -20,14 +21,40 @@ pub struct Sandbox {
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
     pub created_at: Timestamp,
+    pub state_since: Option<Timestamp>,
+    pub last_activity_at: Option<Timestamp>,
     pub timers: Timers,
+    #[serde(default)]
+    pub limits: Limits,
+    #[serde(default)]
+    pub cause: Cause,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Limits {
+    pub cpus: f64,
+    pub memory: u64,
+    pub disk: Option<u64>,
+    pub pids: u64,
+}
+
+/// Why it is in its state.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Cause {
+    pub code: String,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct Timers {
     pub deadline: Option<Timestamp>,
+    pub at_deadline: String,
     pub idle_seconds: Option<u64>,
+    pub at_idle: String,
+    pub archive_after_seconds: Option<u64>,
+    pub delete_after_seconds: Option<u64>,
 }
 
 impl Sandbox {
@@ -64,6 +91,12 @@ pub fn path(sandbox: &str) -> Result<String, Complaint> {
 impl Client {
     pub async fn sandbox(&self, sandbox: &str) -> Result<Value, Complaint> {
         self.get(&path(sandbox)?).await
+    }
+
+    /// Changes one setting; the answer is the sandbox after it.
+    pub async fn set(&self, sandbox: &str, method: Method, setting: &str, body: &Value) -> Result<Value, Complaint> {
+        let request = self.request(method, &format!("{}/{setting}", path(sandbox)?));
+        self.read(self.send(request.json(body)).await?).await
     }
 
     /// Asks for a change of state; the answer is the sandbox after it.

@@ -1,21 +1,59 @@
-//! What `start`, `stop`, `pause` and `resume` share: one change of state for each sandbox that is named.
+//! What the verbs share that change a sandbox: its state for each that is named, or one of its settings.
 
 use clap::Args;
+use reqwest::Method;
+use serde_json::{Map, Value};
 
 use crate::client::sandbox::Sandbox;
 use crate::client::{Client, block_on};
 use crate::complaint::{Complaint, code};
 use crate::progress::waiting;
-use crate::render::{print, say};
+use crate::render::{print, print_json, say};
 
 #[derive(Debug, Args)]
 pub struct Targets {
     /// Names or ids
-    #[arg(value_name = "SANDBOX", required = true)]
+    #[arg(value_name = "SANDBOX", required = true, add = crate::complete::sandboxes())]
     pub sandboxes: Vec<String>,
     /// Print JSON, one object on each line
     #[arg(long)]
     pub json: bool,
+}
+
+/// One sandbox, and how the answer is told.
+#[derive(Debug, Args)]
+pub struct Target {
+    /// Its name or id
+    #[arg(value_name = "SANDBOX", add = crate::complete::sandboxes())]
+    pub sandbox: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Target {
+    /// Changes one setting, and tells the sandbox as it is then.
+    pub fn set(
+        &self,
+        method: Method,
+        setting: &str,
+        body: &Value,
+        line: impl FnOnce(&Sandbox) -> String,
+    ) -> Result<u8, Complaint> {
+        let client = Client::from_environment()?;
+        let changed = block_on(client.set(&self.sandbox, method, setting, body))?;
+        match self.json {
+            true => print_json(&changed)?,
+            false => print(&line(&Sandbox::parse(changed)?))?,
+        }
+        Ok(0)
+    }
+}
+
+/// The fields that were named; nothing where none was.
+pub fn object_of<const N: usize>(fields: [(&str, Option<Value>); N]) -> Option<Value> {
+    let fields: Map<_, _> = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+    (!fields.is_empty()).then_some(Value::Object(fields))
 }
 
 /// The word of the API's path, which is the verb's own.

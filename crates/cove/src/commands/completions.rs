@@ -1,29 +1,40 @@
-//! `cove completions`: the script that teaches a shell our verbs and flags.
+//! `cove completions`: the script that teaches a shell our verbs, our flags, and the sandboxes that are there.
 
 use std::io::{self, Write};
 
-use clap::{Args, CommandFactory};
+use clap::Args;
 use clap_complete::Shell;
+use clap_complete::env::{Bash, Elvish, EnvCompleter, Fish, Powershell, Zsh};
 
-use crate::cli::Cli;
 use crate::complaint::Complaint;
 
 /// Print a completion script for your shell
+///
+/// The script asks this program what could follow, so that it also offers the names of sandboxes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  cove completions bash > ~/.local/share/bash-completion/completions/cove
-  cove completions zsh > ~/.zfunc/_cove
-  cove completions fish > ~/.config/fish/completions/cove.fish")]
+  source <(cove completions bash)                       # in ~/.bashrc
+  source <(cove completions zsh)                        # in ~/.zshrc
+  cove completions fish | source                        # in ~/.config/fish/config.fish")]
 pub struct Arguments {
     /// The shell
     shell: Shell,
 }
 
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
-    // Into memory first: the generator panics on a pipe that is closed half-way.
+    let shell: &dyn EnvCompleter = match arguments.shell {
+        Shell::Bash => &Bash,
+        Shell::Elvish => &Elvish,
+        Shell::Fish => &Fish,
+        Shell::PowerShell => &Powershell,
+        Shell::Zsh => &Zsh,
+        other => return Err(Complaint::usage(format!("there is no script for {other}"))),
+    };
+    // As it is called: an update at the same place needs no new script.
+    let program = std::env::current_exe()?;
     let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, &mut Cli::command(), "cove", &mut script);
+    shell.write_registration("COMPLETE", "cove", "cove", &program.to_string_lossy(), &mut script)?;
     io::stdout().lock().write_all(&script)?;
     Ok(0)
 }

@@ -7,13 +7,17 @@ use cove_control::config::{Config, Layers, Loaded, Origin};
 use serde_json::{Value, json};
 
 use super::settings::{self, Flags, usual_file};
-use crate::complaint::Complaint;
+use crate::complaint::{Complaint, code};
 use crate::render::{Rows, Tone, print, print_json, say};
 
 /// Look at the server's configuration
 ///
 /// A file gives way to the environment, the environment to flags.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  cove config show --changed
+  cove config check ./cove.toml")]
 pub struct Arguments {
     #[command(subcommand)]
     act: Act,
@@ -25,6 +29,9 @@ enum Act {
     Check {
         /// The file [default: the one that `cove serve` would read]
         file: Option<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Show what counts and where each value came from; secrets are hidden
     Show {
@@ -41,21 +48,27 @@ enum Act {
 
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     match &arguments.act {
-        Act::Check { file } => check(file.clone()),
+        Act::Check { file, json } => check(file.clone(), *json),
         Act::Show { flags, changed, json } => show(&flags.load()?, *changed, *json),
     }
 }
 
-fn check(file: Option<PathBuf>) -> Result<u8, Complaint> {
+fn check(file: Option<PathBuf>, as_json: bool) -> Result<u8, Complaint> {
     let Some(file) = file.or_else(usual_file) else {
         return Err(Complaint::usage("there is no configuration file")
             .hint("name one: cove config check FILE; a server without one uses its defaults"));
     };
     let layers = Layers { file: Some(&file), ..Layers::default() };
     match Loaded::new(Config::default(), layers) {
+        Ok(_) if as_json => print_json(&json!({ "file": file, "problems": [] })).map(|()| 0),
         Ok(_) => {
             say(&format!("{} is right", file.display()));
             Ok(0)
+        }
+        Err(problems) if as_json => {
+            let problems: Vec<_> =
+                problems.iter().map(|one| json!({ "line": one.line, "message": one.to_string() })).collect();
+            print_json(&json!({ "file": file, "problems": problems })).map(|()| code::USAGE)
         }
         Err(problems) => Err(settings::complaint(Some(&file), &problems)),
     }

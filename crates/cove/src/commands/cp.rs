@@ -38,8 +38,10 @@ With --json one object comes at the end: {\"from\", \"to\", \"files\", \"bytes\"
 null and `bytes` are the archive's.")]
 pub struct Arguments {
     /// What to copy
+    #[arg(add = crate::complete::copied())]
     from: String,
     /// Where to
+    #[arg(add = crate::complete::copied())]
     to: String,
     /// Whose rights count inside
     #[arg(short, long, value_name = "USER")]

@@ -5,12 +5,17 @@ use cove_engine::doctor::{self, Finding, Need, Verdict};
 use serde::Serialize;
 
 use crate::complaint::{Complaint, code};
+use crate::place::{Files, Place};
 use crate::render::{Rows, Tone, print, print_json};
 
 /// Show what this machine can do: namespaces, cgroups, overlay, seccomp and more
 ///
 /// The exit code is 0 when sandboxes can run here, 1 when something they need is missing.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  cove doctor
+  cove doctor --json")]
 pub struct Arguments {
     /// Print JSON
     #[arg(long)]
@@ -24,7 +29,7 @@ struct Report<'a> {
 }
 
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
-    let findings = doctor::examine();
+    let findings = doctor::examine(&realms());
     let ready = doctor::can_run(&findings);
     if arguments.json {
         print_json(&Report { ready, findings: &findings })?;
@@ -34,6 +39,17 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
         print(if ready { "\nSandboxes can run here." } else { "\nSandboxes cannot run here yet." })?;
     }
     Ok(if ready { 0 } else { code::FAILED })
+}
+
+/// Of the data directories that this user's sandboxes lie in.
+fn realms() -> Vec<String> {
+    let place = Place::new(None);
+    let folders = [place.data(), place.ephemeral(Files::InMemory), place.ephemeral(Files::OnDisk)];
+    folders
+        .iter()
+        .filter_map(|folder| std::fs::read_to_string(folder.join("realm")).ok())
+        .map(|realm| realm.trim().to_owned())
+        .collect()
 }
 
 fn table(findings: &[Finding]) -> Result<(), Complaint> {

@@ -11,12 +11,16 @@ use crate::render::{print, print_json};
 
 /// Show what has happened to sandboxes
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  cove events -n 20
+  cove events --sandbox box --json")]
 pub struct Arguments {
     /// Go on, and show what happens from now on
     #[arg(short, long)]
     follow: bool,
     /// Only of this sandbox, by name or id
-    #[arg(long, value_name = "SANDBOX")]
+    #[arg(long, value_name = "SANDBOX", add = crate::complete::sandboxes())]
     sandbox: Option<String>,
     /// So many of the newest
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]

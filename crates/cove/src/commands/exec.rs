@@ -26,7 +26,7 @@ What is no UTF-8 becomes U+FFFD; each stream is kept up to 64 MiB, the rest is c
 Examples:
   cove exec box -- python3 -c 'print(6 * 7)'
   echo hello | cove exec box -- tr a-z A-Z
-  cove exec --json box -- make test | jq .exit_code")]
+  cove exec --json box -- uname -a")]
 pub struct Arguments {
     /// Let the command read the keyboard. A pipe or a file on standard input is always passed on
     #[arg(short, long)]
@@ -57,6 +57,7 @@ pub struct Arguments {
     tag: Option<String>,
 
     /// The sandbox's name or id
+    #[arg(add = crate::complete::sandboxes())]
     sandbox: String,
     /// The command and its arguments
     #[arg(value_name = "COMMAND", trailing_var_arg = true, required = true)]

@@ -10,8 +10,12 @@ use crate::render::{print, print_json};
 
 /// Tell why a sandbox is in its state: cause, evidence, remedy
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  cove explain box")]
 pub struct Arguments {
     /// Its name or id
+    #[arg(add = crate::complete::sandboxes())]
     sandbox: String,
     /// Print JSON
     #[arg(long)]

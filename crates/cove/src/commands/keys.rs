@@ -10,8 +10,13 @@ use crate::complaint::Complaint;
 use crate::quantity::parse_duration;
 use crate::render::{Rows, Tone, print, print_json, say};
 
-/// Make, list and revoke API keys
+/// Make, list, rotate and revoke API keys
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  cove keys create ci --scope write --expires 30d
+  cove keys rotate ID
+  cove keys revoke ID")]
 pub struct Arguments {
     #[command(subcommand)]
     act: Act,
@@ -35,6 +40,20 @@ enum Act {
         /// It ends after this time
         #[arg(long, value_name = "TIME", value_parser = parse_duration)]
         expires: Option<Duration>,
+        /// For another organisation (operators)
+        #[arg(long, value_name = "ID")]
+        organisation: Option<String>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make a key in the place of another and revoke the old one: the same name, scope and time that is left
+    Rotate {
+        /// The old key's id
+        id: String,
+        /// Leave the old key valid; revoke it when nobody uses it any more
+        #[arg(long)]
+        keep: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -63,17 +82,23 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     block_on(async {
         match &arguments.act {
             Act::Ls { json } => list(client.get("/keys").await?, *json)?,
-            Act::Create { name, scope, expires, json } => {
+            Act::Create { name, scope, expires, organisation, json } => {
                 let scope = scope.to_possible_value().map(|value| value.get_name().to_owned());
                 let expires = expires.map(|time| time.as_secs_f64().ceil() as u64);
-                let body = json!({ "name": name, "scope": scope, "expires_in_seconds": expires });
-                let made: Value = client.post("/keys", &body).await?;
-                if *json {
-                    print_json(&made)?;
-                } else {
-                    print(made["secret"].as_str().unwrap_or_default())?;
+                let mut body = json!({ "name": name, "scope": scope, "expires_in_seconds": expires });
+                if let Some(organisation) = organisation {
+                    body["organisation"] = json!(organisation);
                 }
-                say("hint: keep it now: the server has only its hash");
+                tell_new(&client.post("/keys", &body).await?, *json)?;
+            }
+            Act::Rotate { id, keep, json } => {
+                let made = rotate(&client, id).await?;
+                tell_new(&made, *json)?;
+                if *keep {
+                    say(&format!("hint: cove keys revoke {id}"));
+                } else {
+                    client.delete(&format!("/keys/{}", segment(id))).await?;
+                }
             }
             Act::Revoke { id, json } => {
                 client.delete(&format!("/keys/{}", segment(id))).await?;
@@ -83,6 +108,37 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
         }
         Ok(0)
     })
+}
+
+fn tell_new(made: &Value, as_json: bool) -> Result<(), Complaint> {
+    match as_json {
+        true => print_json(made)?,
+        false => print(made["secret"].as_str().unwrap_or_default())?,
+    }
+    say("hint: keep it now: the server has only its hash");
+    Ok(())
+}
+
+/// A key like another one.
+async fn rotate(client: &Client, id: &str) -> Result<Value, Complaint> {
+    let keys: Vec<Value> = client.get("/keys").await?;
+    let Some(old) = keys.iter().find(|key| key["id"] == id && key["revoked_at"].is_null()) else {
+        return Err(
+            Complaint::failed(format!("there is no valid key `{id}`")).hint("`cove keys ls` shows what is there")
+        );
+    };
+    let left = match old["expires_at"].as_str().and_then(|end| end.parse::<jiff::Timestamp>().ok()) {
+        Some(end) => {
+            let left = end.duration_since(jiff::Timestamp::now()).as_secs();
+            if left <= 0 {
+                return Err(Complaint::failed(format!("the key `{id}` has expired")).hint("cove keys create NAME"));
+            }
+            Some(left)
+        }
+        None => None,
+    };
+    let body = json!({ "name": old["name"], "scope": old["scope"], "expires_in_seconds": left });
+    client.post("/keys", &body).await
 }
 
 fn list(keys: Vec<Value>, as_json: bool) -> Result<(), Complaint> {

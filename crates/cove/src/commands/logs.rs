@@ -13,6 +13,10 @@ use crate::complaint::Complaint;
 /// Show what a process of a sandbox has said
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Examples:
+  cove exec -d --tag job box -- sh -c 'echo begun; sleep 1'
+  cove logs --follow box job
+
 With --json one object comes, with --follow once the process has ended:
   {\"pid\", \"tag\", \"running\", \"exit_code\", \"timed_out\", \"out_of_memory\", \"stdout\", \"stderr\", \"lost_bytes\"}
 exit_code is null while it runs; what a terminal showed is stdout.")]
@@ -24,6 +28,7 @@ pub struct Arguments {
     #[arg(long)]
     json: bool,
     /// The sandbox's name or id
+    #[arg(add = crate::complete::sandboxes())]
     sandbox: String,
     /// Its number or tag; the one that was started last otherwise
     process: Option<String>,

@@ -13,6 +13,11 @@ use crate::render::{Rows, Tone, print_json, say};
 
 /// List sandboxes
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  cove ls
+  cove ls --state running --label project=demo
+  cove rm $(cove ls -q --label project=demo)")]
 pub struct Arguments {
     /// Only those with this label; can be said several times
     #[arg(short, long, value_name = "NAME=VALUE")]
@@ -47,16 +52,16 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
         return Ok(0);
     }
     let now = Timestamp::now();
-    let mut rows = Rows::new(&["name", "id", "state", "template", "age", "ends in", "labels"]);
+    let mut rows = Rows::new(&["name", "id", "state", "template", "age", "ends", "labels"]);
     for sandbox in &sandboxes {
         let labels: Vec<_> = sandbox.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
         rows.add(&[
             (sandbox.name.as_deref().unwrap_or("-"), Tone::Plain),
             (&sandbox.id, Tone::Faint),
-            (&sandbox.state, sandbox.tone()),
+            (&told_state(sandbox), sandbox.tone()),
             (&sandbox.template, Tone::Plain),
             (&between(sandbox.created_at, now), Tone::Plain),
-            (&sandbox.timers.deadline.map_or("-".to_owned(), |end| between(now, end)), Tone::Plain),
+            (&end(sandbox, now), Tone::Plain),
             (&labels.join(" "), Tone::Faint),
         ]);
     }
@@ -90,6 +95,42 @@ pub async fn fetch(client: &Client, query: &[(&str, &str)]) -> Result<Vec<Value>
         if cursor.is_none() {
             return Ok(all);
         }
+    }
+}
+
+/// With the cause, where somebody would ask for it.
+fn told_state(sandbox: &Sandbox) -> String {
+    let Sandbox { state, cause, .. } = sandbox;
+    match cause.code.as_str() {
+        "" | "requested" | "woken" | "pool" => state.clone(),
+        _ if state == "running" => state.clone(),
+        code => format!("{state} ({})", code.replace('_', " ")),
+    }
+}
+
+/// What ends its state by itself, when, and why.
+fn end(sandbox: &Sandbox, now: Timestamp) -> String {
+    let timers = &sandbox.timers;
+    let after = |from: Option<Timestamp>, seconds: Option<u64>| {
+        let span = jiff::SignedDuration::from_secs(i64::try_from(seconds?).ok()?);
+        from?.checked_add(span).ok()
+    };
+    let ends = match sandbox.state.as_str() {
+        "running" => [
+            timers.deadline.map(|at| (at, timers.at_deadline.as_str(), "lifetime")),
+            after(sandbox.last_activity_at, timers.idle_seconds).map(|at| (at, timers.at_idle.as_str(), "if idle")),
+        ],
+        "stopped" | "archived" => [
+            after(sandbox.state_since, timers.archive_after_seconds)
+                .filter(|_| sandbox.state == "stopped")
+                .map(|at| (at, "archive", "stopped")),
+            after(sandbox.state_since, timers.delete_after_seconds).map(|at| (at, "destroy", sandbox.state.as_str())),
+        ],
+        _ => [timers.deadline.map(|at| (at, timers.at_deadline.as_str(), "lifetime")), None],
+    };
+    match ends.into_iter().flatten().min() {
+        Some((at, act, why)) => format!("{act} in {} ({why})", between(now, at)),
+        None => "never".to_owned(),
     }
 }
 

@@ -7,6 +7,9 @@ use crate::complaint::Complaint;
 
 /// Freeze a sandbox in memory; it uses no processor until it is resumed
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  cove pause box")]
 pub struct Arguments {
     #[command(flatten)]
     targets: change::Targets,

@@ -37,6 +37,10 @@ pub const PROBE: &str = "__probe";
 ///
 /// The exit code is 0 when everything held, 1 when something did not.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  cove redteam
+  cove redteam --json")]
 pub struct Arguments {
     /// Print JSON: one object per probe with name, verdict and detail
     #[arg(long)]

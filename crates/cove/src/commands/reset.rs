@@ -14,12 +14,13 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use cove_control::serve::{Held, alone};
 use cove_engine::{Config, Engine, Spawning, privilege};
+use serde_json::json;
 
 use super::run::engine_complaint;
 use super::settings;
 use crate::complaint::Complaint;
 use crate::place::{Files, Place, is_root};
-use crate::render::{print, say};
+use crate::render::{print, print_json, say};
 
 /// The word that makes this program remove directories of a measurement.
 pub const REMOVE: &str = "__remove";
@@ -56,6 +57,10 @@ const OURS: &[&str] = &[
 /// Ends the sandboxes that run. A server on the same data directory has to be stopped first. An ordinary user needs this: files
 /// that sandboxes wrote belong to ids of a user namespace, and `rm -rf` is refused.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  cove reset
+  cove reset --data ./data --yes")]
 pub struct Arguments {
     /// Of this data directory [env: COVE_DATA] [default: /var/lib/cove, or below your home]
     #[arg(long, value_name = "DIR")]
@@ -63,6 +68,9 @@ pub struct Arguments {
     /// Do not ask
     #[arg(long, short)]
     yes: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
@@ -70,7 +78,10 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     let place = Place::new(Some(data.clone()).filter(|data| *data != Place::usual().data()));
     let runs = [Files::InMemory, Files::OnDisk].map(|files| place.ephemeral(files));
     if !runs.iter().chain([&data]).any(|place| place.exists()) {
-        print(&format!("nothing is kept in {}", data.display()))?;
+        match arguments.json {
+            true => print_json(&json!({ "data": data, "removed": false, "left": [] }))?,
+            false => print(&format!("nothing is kept in {}", data.display()))?,
+        }
         return Ok(0);
     }
     let _alone = hold(&data)?;
@@ -90,6 +101,10 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     let mut others = Vec::new();
     for place in runs.iter().chain([&data]).filter(|place| place.exists()) {
         others.extend(empty(place)?);
+    }
+    if arguments.json {
+        print_json(&json!({ "data": data, "removed": true, "left": others }))?;
+        return Ok(0);
     }
     print(&format!("removed {}", data.display()))?;
     if !others.is_empty() {

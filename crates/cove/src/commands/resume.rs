@@ -7,6 +7,9 @@ use crate::complaint::Complaint;
 
 /// Let a paused sandbox go on
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  cove resume box")]
 pub struct Arguments {
     #[command(flatten)]
     targets: change::Targets,

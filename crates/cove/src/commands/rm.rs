@@ -10,6 +10,9 @@ use crate::render::print;
 
 /// Remove sandboxes: processes, files, everything
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  cove rm box")]
 pub struct Arguments {
     #[command(flatten)]
     targets: Targets,

@@ -14,7 +14,7 @@ use crate::render::print;
 type Secure = (TcpListener, Arc<Keeper>);
 
 /// The socket and what it shows; `None` where nobody asked for TLS.
-pub async fn open(config: &Config) -> Result<Option<Secure>, Complaint> {
+pub async fn open(config: &Config, as_json: bool) -> Result<Option<Secure>, Complaint> {
     let Some(address) = &config.tls.listen else { return Ok(None) };
     let listener = TcpListener::bind(address).await.map_err(|error| {
         Complaint::failed(format!("listen with TLS on {address}: {error}"))
@@ -30,6 +30,9 @@ pub async fn open(config: &Config) -> Result<Option<Secure>, Complaint> {
     let record = Record { address: listener.local_addr()?, domain: domain.clone(), issuer };
     record.write(&folder).map_err(complain)?;
     warn_of_names(&keeper, domain);
+    if as_json {
+        return Ok(Some((listener, keeper)));
+    }
     print(&format!("and with TLS at https://api.{}; its clients need", record.client_domain()))?;
     for line in super::tls::exports(&folder, &record) {
         print(&format!("  {line}"))?;

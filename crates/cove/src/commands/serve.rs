@@ -5,6 +5,7 @@ use cove_control::clock::Clock;
 use cove_control::config::Config;
 use cove_control::store::Store;
 use cove_control::{App, provider, serve};
+use serde_json::json;
 use tokio::net::TcpListener;
 
 use super::settings::Flags;
@@ -18,9 +19,17 @@ use crate::telemetry;
 ///
 /// Everything is kept in the data directory; sandboxes outlive the server, which finds them again when it comes back.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  cove serve
+  cove serve --listen 127.0.0.1:8080 --data ./data
+  cove serve --tls 127.0.0.1:7443")]
 pub struct Arguments {
     #[command(flatten)]
     flags: Flags,
+    /// Print where it serves as JSON, one object on one line
+    #[arg(long)]
+    json: bool,
 }
 
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
@@ -38,7 +47,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     let served = runtime.block_on(async {
         let traces = telemetry::start(&config)?;
         open_files_as_allowed();
-        let served = serve_until_told(config).await;
+        let served = serve_until_told(config, arguments.json).await;
         traces.finish().await;
         served
     });
@@ -48,7 +57,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     Ok(0)
 }
 
-async fn serve_until_told(config: Config) -> Result<(), Complaint> {
+async fn serve_until_told(config: Config, as_json: bool) -> Result<(), Complaint> {
     // Before anything in the directory is opened, and before anything is promised.
     let held = serve::alone(&config.data).map_err(|error| match &error {
         cove_control::Error::Conflict(_) => control_complaint(error)
@@ -73,8 +82,19 @@ async fn serve_until_told(config: Config) -> Result<(), Complaint> {
     let program = std::env::current_exe()?;
     let providers = provider::configured(&config, program).map_err(control_complaint)?;
     let app = App::open(config, store, providers, Clock::system()).await.map_err(control_complaint)?;
-    greet(&app, &format!("http://{address}"))?;
-    let secure = super::secure::open(app.config()).await?;
+    let url = format!("http://{address}");
+    if as_json {
+        let config = app.config();
+        let (own, public) = (config.api_key.is_none(), config.public_url.as_deref().unwrap_or(&url));
+        let key_file = own.then(|| config.data.join("api-key"));
+        app.first_key().map_err(control_complaint)?;
+        let told = json!({ "url": public, "data": config.data, "key_file": key_file, "pid": std::process::id() });
+        print(&told.to_string())?;
+    } else {
+        greet(&app, &url)?;
+    }
+    let secure = super::secure::open(app.config(), as_json).await?;
+    tell_what_is_weaker(&app);
     super::secure::warn_of_plain_text(app.config(), address);
     let sockets = serve::Sockets { plain: listener, secure, held: Some(held) };
     serve::run(sockets, app, told_to_end()?).await.map_err(control_complaint)
@@ -109,6 +129,15 @@ fn greet(app: &App, url: &str) -> Result<(), Complaint> {
     print("  cove exec box -- python3 -c 'print(6*7)'")?;
     print("  cove shell box")?;
     print(&format!("  curl -H \"Authorization: Bearer {key}\" {url}/api/sandboxes"))
+}
+
+/// Once, where something differs from what root has.
+fn tell_what_is_weaker(app: &App) {
+    let unheld = app.unheld(&app.config().provider);
+    if !unheld.is_empty() {
+        let what = unheld.join(" and ");
+        tracing::warn!("no limit on {what} holds here; `cove doctor` tells how to get one");
+    }
 }
 
 /// Every sandbox with a network takes two descriptors, every connection more: the usual soft limit of 1024 would end at some

@@ -12,11 +12,15 @@ use crate::terminal;
 
 /// Open a shell in a sandbox
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  cove shell box")]
 pub struct Arguments {
     /// Be this user
     #[arg(short, long, value_name = "USER")]
     user: Option<String>,
     /// The sandbox's name or id
+    #[arg(add = crate::complete::sandboxes())]
     sandbox: String,
 }
 

@@ -7,6 +7,9 @@ use crate::complaint::Complaint;
 
 /// Start a stopped sandbox; its files are as they were
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  cove start box")]
 pub struct Arguments {
     #[command(flatten)]
     targets: change::Targets,

@@ -7,6 +7,9 @@ use crate::complaint::Complaint;
 
 /// End all processes of a sandbox and keep its files
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  cove stop box")]
 pub struct Arguments {
     #[command(flatten)]
     targets: change::Targets,

@@ -18,6 +18,10 @@ use crate::render::{print, print_json, say};
 ///
 /// The local authority is made on first use, in the data directory; its key never leaves it.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  cove tls
+  eval \"$(cove tls env)\"")]
 pub struct Arguments {
     #[command(subcommand)]
     act: Option<Act>,
@@ -38,6 +42,9 @@ enum Act {
         /// With another key, if the old one got about: every client must trust again
         #[arg(long)]
         new_key: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -47,11 +54,17 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     match arguments.act {
         None => show(&folder, record.as_ref(), arguments.json)?,
         Some(Act::Env) => env(&folder, record.as_ref())?,
-        Some(Act::Renew { new_key }) => {
+        Some(Act::Renew { new_key, json }) => {
             let renewal = if new_key { Renewal::NewKey } else { Renewal::SameKey };
             let made =
                 Authority::renew(&folder, domain_of(record.as_ref()), renewal, Timestamp::now()).map_err(complain)?;
-            print(&told_authority(&made.certificate_file())?)?;
+            let file = made.certificate_file();
+            if json {
+                let facts = facts_json(&Facts::of_file(&file).map_err(complain)?);
+                print_json(&json!({ "file": file, "certificate": facts }))?;
+            } else {
+                print(&told_authority(&file)?)?;
+            }
             if new_key {
                 say("hint: clients that trust a copy of the old certificate need the new one");
             }

@@ -15,6 +15,9 @@ use crate::render::{Rows, Tone, print, print_json};
 
 /// Show what running sandboxes use
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  cove top --once")]
 pub struct Arguments {
     /// Show it once and end; so it does when the output is no terminal
     #[arg(long)]

@@ -131,7 +131,7 @@ fn answer(mut stream: TcpStream, tell: &mpsc::Sender<()>) -> std::io::Result<()>
                     write!(stream, "x")?;
                 }
             }
-            path if path.contains("/stat") && path.contains("file") => (200, entry("/d/file", "file")),
+            path if path.contains("/stat") && path.contains("d%2Ffile") => (200, entry("/d/file", "file")),
             path if path.contains("/stat") => (200, entry("/d", "directory")),
             _ => (200, format!("[{}]", entry(&format!("/d/{ESCAPES}"), "file"))),
         };

@@ -138,6 +138,7 @@ fn memory_holds_where_root_handed_control_groups_over() {
     let eat = ["run", "--memory", "64M", "--cpus", "0.5", "--", "python3", "-c", "b = bytearray(300 << 20)"];
     let finished = user.cove(eat).finish();
     let plain = user.cove(["run", "--memory", "64M", "--", "grep", "MemTotal", "/proc/meminfo"]).finish();
+    let doctor = user.cove(["doctor"]).finish();
     for directory in &handed {
         // What the program itself could not take away from root's directories.
         for entry in std::fs::read_dir(directory).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir())
@@ -148,6 +149,8 @@ fn memory_holds_where_root_handed_control_groups_over() {
     }
     assert!(finished.code == 137 && finished.stderr.contains("out of memory"), "{finished:?}");
     assert!(plain.expect_success().stdout.contains("65536 kB"));
+    let groups = doctor.stdout.lines().find(|line| line.starts_with("control groups")).unwrap_or_default();
+    assert!(groups.contains("ok") && groups.contains("version 1"), "{}", doctor.stdout);
     assert!(handed.iter().all(|directory| !directory.exists()));
 }
 
@@ -296,7 +299,8 @@ fn a_server_keeps_its_sandboxes_over_stop_start_and_its_own_death() {
 #[test]
 fn a_running_sandbox_has_its_network_again_when_the_server_comes_back() {
     let mut server = ordinary::serve();
-    server.request("POST", "/api/sandboxes", Some(&json!({"name": "box"}))).expect_status(201);
+    let asked = json!({"name": "box", "network": {"access": "open"}});
+    server.request("POST", "/api/sandboxes", Some(&asked)).expect_status(201);
     // Taken by the proxy's listener inside, and let go of, because nobody may go there; without one the kernel refuses.
     let dial = "import socket\ntry: socket.create_connection(('169.254.169.254', 80), 10)\n\
         except ConnectionResetError: pass\nprint('taken')";

@@ -13,16 +13,23 @@ const CONTROLLERS: [(&str, &str); 6] = [
     ("freezer", "pause and resume"),
 ];
 
-pub(super) fn examine() -> Vec<Finding> {
-    let mut findings = vec![hierarchy()];
+pub(super) fn examine(realms: &[String]) -> Vec<Finding> {
+    let mut findings = vec![hierarchy(realms)];
     findings.extend(controllers());
     findings
 }
 
-fn hierarchy() -> Finding {
+/// On version 1 a group is handed to an ordinary user by the name of a data directory's realm, so these are tried first. As root
+/// a realm of our own does, which nobody else uses.
+fn hierarchy(realms: &[String]) -> Finding {
     let name = "control groups";
     let refused = "memory, cpus and pause are refused when asked for";
-    let hierarchy = match Hierarchy::of_realm(&format!("cove-doctor-{}", std::process::id())) {
+    let handed = realms
+        .iter()
+        .filter(|_| !super::is_root())
+        .find_map(|realm| Hierarchy::of_realm(realm).ok().filter(|hierarchy| hierarchy.absent().is_none()));
+    let found = handed.map_or_else(|| Hierarchy::of_realm(&format!("cove-doctor-{}", std::process::id())), Ok);
+    let hierarchy = match found {
         Ok(hierarchy) => hierarchy,
         Err(error) => {
             return Finding::missing(name, format!("no limits can be set: {error}"), "run as root").required();
@@ -32,7 +39,7 @@ fn hierarchy() -> Finding {
         return Finding::missing(name, format!("{}: {refused}", absent.reason), absent.remedy.clone());
     }
     let limits = Limits { cpus: 0.5, ..Limits::default() };
-    let attempt = hierarchy.create("try", &limits).and_then(|group| {
+    let attempt = hierarchy.create(&format!("try-{}", std::process::id()), &limits).and_then(|group| {
         let tried = try_out(&group);
         tried.and(group.remove())
     });

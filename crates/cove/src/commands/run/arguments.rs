@@ -10,10 +10,12 @@ use cove_engine::spec::{Access, Egress, Mount, Network, Target, Verdict};
 
 use crate::complaint::Complaint;
 use crate::quantity::{parse_cpus, parse_duration, parse_size};
+use crate::reachable::Reachable;
 
 /// Run a command in a fresh sandbox that is gone again when the command ends
 ///
-/// The command sees the host's /usr read-only, files of its own everywhere else, and nobody else's processes. Its exit
+/// The command sees the host's /usr read-only, files of its own everywhere else, and nobody else's processes. It has no
+/// network unless --network or --allow gives it one. Its exit
 /// code is the exit code of `cove run`; 124 means that --timeout had passed, 125 that the sandbox could not be made,
 /// 126 and 127 that the program cannot be run or is not there, 128 + N that signal N ended it.
 #[derive(Debug, Args)]
@@ -21,8 +23,9 @@ use crate::quantity::{parse_cpus, parse_duration, parse_size};
 Examples:
   cove run -- python3 -c 'print(6*7)'
   cove run -it -- bash
-  cove run --memory 256M --timeout 30s --mount ./data:/data -- ./data/job.sh
-  cove run --allow 93.184.216.0/24:443 -- curl https://example.com")]
+  cove run --memory 256M --timeout 30s --mount ./data:/data -- sh /data/job.sh
+  cove run --allow example.com:443 -- curl -s https://example.com
+  cove run --json -- uname -a")]
 pub struct Arguments {
     /// Let the command read the keyboard. A pipe or a file on standard input is always passed on
     #[arg(short, long)]
@@ -69,12 +72,16 @@ pub struct Arguments {
     /// Who can be reached: nobody, or the internet (private addresses and the host stay out of reach)
     #[arg(long, value_name = "KIND", value_enum, help_heading = "Borders")]
     pub network: Option<NetworkKind>,
-    /// Let these addresses be reached; without --network full, nobody else
-    #[arg(long, value_name = "CIDR[:PORT]", value_parser = parse_target, help_heading = "Borders")]
-    pub allow: Vec<Target>,
+    /// Let this be reached; without --network full, nobody else. A name counts as the addresses it has now
+    #[arg(long, value_name = "HOST|CIDR[:PORT]", help_heading = "Borders")]
+    pub allow: Vec<String>,
     /// Show a host folder or file inside, read-only unless `:rw`
     #[arg(long, short = 'v', value_name = "HOST:INSIDE[:ro|rw]", value_parser = parse_mount, help_heading = "Borders")]
     pub mount: Vec<Mount>,
+
+    /// Print what came of it as JSON, instead of its output as it comes
+    #[arg(long, conflicts_with = "tty")]
+    pub json: bool,
 
     /// Keep what is needed in this directory [default: in memory, below /run or /dev/shm, or below your home]
     #[arg(long, value_name = "DIR", hide = true)]
@@ -101,8 +108,8 @@ impl Arguments {
         given.into_iter().filter(|(_, given)| !given).map(|(limit, _)| limit).collect()
     }
 
-    pub fn network(&self) -> Result<Network, Complaint> {
-        let allow = self.allow.clone();
+    pub fn network(&self, reachable: &Reachable) -> Result<Network, Complaint> {
+        let allow = reachable.targets.clone();
         match (self.network, allow.is_empty()) {
             (None, true) | (Some(NetworkKind::None), true) => Ok(Network::None),
             (Some(NetworkKind::None), false) => {

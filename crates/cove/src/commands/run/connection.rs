@@ -98,11 +98,25 @@ pub enum CallError {
 
 /// Asks one question and waits for the answer, but not for ever.
 pub fn call(socket: &Path, request: &Request) -> Result<Reply, CallError> {
+    ask(socket, request, None)
+}
+
+/// The same, with bytes that follow the question.
+pub fn send(socket: &Path, request: &Request, bytes: &[u8]) -> Result<Reply, CallError> {
+    ask(socket, request, Some(bytes))
+}
+
+fn ask(socket: &Path, request: &Request, bytes: Option<&[u8]>) -> Result<Reply, CallError> {
     const WITHIN: Duration = Duration::from_secs(10);
     let lost = |error: &dyn std::fmt::Display| CallError::Lost(error.to_string());
     let mut stream = UnixStream::connect(socket).map_err(|error| lost(&error))?;
     stream.set_read_timeout(Some(WITHIN)).map_err(|error| lost(&error))?;
     frame::write_json(&mut stream, Kind::Request, request).map_err(|error| lost(&error))?;
+    if let Some(bytes) = bytes {
+        let sent =
+            frame::write(&mut stream, Kind::Data, bytes).and_then(|()| frame::write(&mut stream, Kind::End, &[]));
+        sent.map_err(|error| lost(&error))?;
+    }
     match frame::read(&mut stream).map_err(|error| lost(&error))? {
         Some(frame) if frame.kind == Kind::Reply => frame.parse().map_err(|error| lost(&error)),
         Some(frame) if frame.kind == Kind::Failure => {

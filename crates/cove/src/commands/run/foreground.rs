@@ -24,6 +24,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 
 use super::connection::Connection;
+use crate::client::transcript::Transcript;
 use crate::terminal::{self, Raw};
 
 /// The signals that the loop reads instead of dying by them.
@@ -74,6 +75,8 @@ pub struct Foreground<'a> {
     ends: Ends,
     /// Open until the command ends: a close could overtake the request.
     errands: Vec<Connection>,
+    /// Where its output goes instead of the screen.
+    kept: Option<&'a mut Transcript>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,7 +122,14 @@ impl<'a> Foreground<'a> {
             complete: false,
             ends: Ends { at: timeout.map(|timeout| Instant::now() + timeout), because: None },
             errands: Vec::new(),
+            kept: None,
         })
+    }
+
+    /// Keeps the output for later instead of showing it.
+    pub fn keeping(mut self, transcript: Option<&'a mut Transcript>) -> Foreground<'a> {
+        self.kept = transcript;
+        self
     }
 
     /// Until the command has ended and all it said is written.
@@ -201,6 +211,12 @@ impl<'a> Foreground<'a> {
                 }
             }
             Kind::Failure => return Ok(Some(Outcome::Refused(frame.parse()?))),
+            Kind::Stdout | Kind::Stderr if self.kept.is_some() => {
+                let stream = if frame.kind == Kind::Stderr { 2 } else { 1 };
+                if let Some(kept) = &mut self.kept {
+                    kept.hear(stream, &frame.payload);
+                }
+            }
             Kind::Stdout | Kind::Pty => self.pending = Some((Stream::Stdout, frame.payload.clone())),
             Kind::Stderr => self.pending = Some((Stream::Stderr, frame.payload.clone())),
             Kind::Event => {

@@ -12,10 +12,11 @@ mod sandbox;
 use std::io::{self, IsTerminal};
 use std::path::Path;
 
-pub use arguments::{Arguments, parse_target};
-use connection::{CallError, call};
+pub use arguments::{Arguments, NetworkKind, parse_target};
+use connection::{CallError, call, send};
 use cove_engine::state::LargestProcess;
 use cove_engine::{Config, Engine, SandboxId, Spawning};
+use cove_protocol::file::WriteMode;
 use cove_protocol::process::{Command, OnDisconnect, Spec, Stdio, TerminalSize};
 use cove_protocol::{Failure, FailureKind, Request};
 use cove_sys::signal::Signals;
@@ -23,15 +24,18 @@ pub use foreground::Outcome;
 use foreground::{Foreground, Input, SIGNALS};
 pub use sandbox::{complaint as engine_complaint, new_id};
 
+use crate::client::transcript::Transcript;
 use crate::complaint::{Complaint, code};
 use crate::place::Place;
 use crate::quantity::{show_duration, show_size};
-use crate::render::say;
+use crate::reachable::Reachable;
+use crate::render::{print_json, say};
 use crate::terminal;
 
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     let (command, input) = (command(arguments)?, input(arguments)?);
-    let sandbox = sandbox::spec(arguments)?;
+    let reachable = Reachable::read(&arguments.allow)?;
+    let sandbox = sandbox::spec(arguments, &reachable)?;
     // No store knows of this sandbox: a server that tidies up must not take its layers away.
     let _held = cove_control::template::hold(&sandbox.root)
         .map_err(|error| Complaint::failed(format!("the template's layers: {error}")).hint("try again"))?;
@@ -45,15 +49,29 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     let running = engine.begin(&sandbox).map_err(sandbox::complaint)?;
     sandbox::tell_what_is_weaker(&engine, &sandbox);
 
+    let mut transcript = Transcript::default();
     let outcome = make_workdir(&running.socket, arguments)
-        .and_then(|()| Ok(Foreground::start(&running.socket, &signals, command, input, arguments.timeout)?.run()?));
+        .and_then(|()| name_inside(&running.socket, &reachable))
+        .and_then(|()| {
+            let begun = Foreground::start(&running.socket, &signals, command, input, arguments.timeout)?;
+            Ok(begun.keeping(arguments.json.then_some(&mut transcript)).run()?)
+        });
     let shortage = outcome.as_ref().ok().and_then(|outcome| Shortage::behind(outcome, &engine, &sandbox.id));
     let removed = engine.destroy(&sandbox.id).map_err(sandbox::complaint);
     let cleaned = leftovers::clean(engine, &data);
 
-    let code = report(arguments, outcome?, shortage.as_ref())?;
+    let outcome = outcome?;
+    let timed_out = outcome == Outcome::TimedOut;
+    let code = report(arguments, outcome, shortage.as_ref())?;
     removed?;
     cleaned?;
+    if arguments.json {
+        let mut told = transcript.to_json();
+        told["exit_code"] = code.into();
+        told["timed_out"] = timed_out.into();
+        told["out_of_memory"] = shortage.is_some().into();
+        print_json(&told)?;
+    }
     Ok(code)
 }
 
@@ -130,6 +148,23 @@ fn make_workdir(socket: &Path, arguments: &Arguments) -> Result<(), Complaint> {
         None => (arguments.user.clone().unwrap_or(sandbox::DEFAULT_USER.into()), None),
     };
     ask(&Request::SetAttributes { path, user: as_root, mode: None, owner: Some(owner), group }).map(drop)
+}
+
+/// Has the names that were allowed resolve inside.
+fn name_inside(socket: &Path, reachable: &Reachable) -> Result<(), Complaint> {
+    let Some(lines) = reachable.hosts() else { return Ok(()) };
+    let request = Request::Write {
+        path: "/etc/hosts".into(),
+        user: Some("root".into()),
+        how: WriteMode::Append,
+        mode: None,
+        parents: false,
+    };
+    match send(socket, &request, lines.as_bytes()) {
+        Ok(_) => Ok(()),
+        Err(CallError::Failed(failure)) => Err(Complaint::engine(format!("--allow: {}", failure.message))),
+        Err(CallError::Lost(why)) => Err(Complaint::engine(format!("sandbox was lost: {why}"))),
+    }
 }
 
 /// Memory ran out, as the host's account has it.

@@ -9,6 +9,7 @@ use super::Arguments;
 use crate::complaint::Complaint;
 use crate::place::{Files, Place, is_root};
 use crate::quantity::show_size;
+use crate::reachable::Reachable;
 use crate::render::say;
 
 pub const DEFAULT_USER: &str = "user";
@@ -21,7 +22,7 @@ const QUIET: &str = "COVE_QUIET";
 /// Less than this holds no guest and no command.
 const LEAST_MEMORY: u64 = 8 << 20;
 
-pub fn spec(arguments: &Arguments) -> Result<Spec, Complaint> {
+pub fn spec(arguments: &Arguments, reachable: &Reachable) -> Result<Spec, Complaint> {
     check(arguments)?;
     let root = root(&arguments.template)?;
     let id = new_id()?;
@@ -43,7 +44,7 @@ pub fn spec(arguments: &Arguments) -> Result<Spec, Complaint> {
             disk: Some(arguments.disk.unwrap_or(memory)),
             inodes: None,
         },
-        network: arguments.network()?,
+        network: arguments.network(reachable)?,
         mounts: arguments.mount.clone(),
         env: Default::default(),
         // Whose files the folders that are shown belong to.

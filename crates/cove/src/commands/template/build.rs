@@ -21,7 +21,7 @@ use crate::commands::run::{self, Outcome};
 use crate::complaint::Complaint;
 use crate::place::Place;
 use crate::quantity::{show_duration, show_size};
-use crate::render::{print, say};
+use crate::render::{print, print_json, say};
 
 const RECIPE: &str = include_str!("code-interpreter.sh");
 
@@ -81,6 +81,9 @@ pub struct Arguments {
     /// The server's data directory [default: /var/lib/cove, or below your home]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
@@ -99,6 +102,10 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
         fs::remove_dir_all(&draft)?;
     }
     let (sealed, built) = sealed?;
+    if arguments.json {
+        print_json(&serde_json::json!({ "name": CODE_INTERPRETER, "files": sealed.files, "built": built }))?;
+        return Ok(0);
+    }
     print(&format!(
         "{CODE_INTERPRETER}: {} files, {}, for Python {}, in {}",
         sealed.files,

@@ -11,6 +11,10 @@ use crate::render::{Rows, Tone, print_json};
 
 /// Build and list templates
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  cove template ls
+  cove template build code-interpreter")]
 pub struct Arguments {
     #[command(subcommand)]
     act: Act,

@@ -68,7 +68,9 @@ pub async fn create(
     let template = template(&door, &caller, &body).await?;
     refuse_what_is_not_offered(&body)?;
     let limits = limits(body.cpu, body.memory, body.disk)?;
-    let network = network(body.network_block_all, body.network_allow_list, body.domain_allow_list).unwrap_or_default();
+    let network = network(body.network_block_all, body.network_allow_list, body.domain_allow_list);
+    // As the original: the internet, unless something else is said.
+    let network = network.unwrap_or_else(NetworkPolicy::open);
     let new = NewSandbox {
         timers: timers(&Intervals {
             stop: body.auto_stop_interval,
@@ -165,8 +167,8 @@ pub fn network(block: Option<bool>, allow: Option<String>, domains: Option<Strin
     match (block, allowed.is_empty()) {
         (Some(true), _) => Some(NetworkPolicy::closed()),
         (_, false) => Some(NetworkPolicy { access: Access::Closed, allow: allowed, ..NetworkPolicy::default() }),
-        (Some(false), true) => Some(NetworkPolicy::default()),
-        (None, true) if allow.is_some() || domains.is_some() => Some(NetworkPolicy::default()),
+        (Some(false), true) => Some(NetworkPolicy::open()),
+        (None, true) if allow.is_some() || domains.is_some() => Some(NetworkPolicy::open()),
         (None, true) => None,
     }
 }

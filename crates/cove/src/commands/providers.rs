@@ -1,0 +1,40 @@
+//! `cove providers`.
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::client::{Client, block_on};
+use crate::complaint::Complaint;
+use crate::render::{List, Tone, word};
+
+/// List where sandboxes can run, and what each place can do
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  cove providers")]
+pub struct Arguments {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
+    let client = Client::from_environment()?;
+    let providers: Vec<Value> = block_on(client.get("/providers"))?;
+    let headings = ["name", "default", "isolation", "pause", "resize", "files stay", "network policy"];
+    List { headings, empty: "no providers" }.show(&providers, arguments.json, |provider| {
+        let can = |name: &str| match provider[name].as_bool() {
+            Some(true) => ("yes".to_owned(), Tone::Good),
+            _ => ("no".to_owned(), Tone::Faint),
+        };
+        [
+            (word(provider, "name").to_owned(), Tone::Plain),
+            can("default"),
+            (word(provider, "isolation").to_owned(), Tone::Plain),
+            can("pause"),
+            can("resize"),
+            can("persistent"),
+            can("network_policy"),
+        ]
+    })
+}

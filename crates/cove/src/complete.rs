@@ -1,0 +1,51 @@
+//! What a shell offers after TAB where the answer is not in the program: the sandboxes that are there.
+//!
+//! The shell calls this program with `COMPLETE` set (clap_complete); a server that does not answer at once offers nothing.
+
+use std::ffi::OsStr;
+use std::time::Duration;
+
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+
+use crate::client::sandbox::Sandbox;
+use crate::client::{Client, block_on};
+use crate::complaint::Complaint;
+
+/// Nobody waits longer for a TAB.
+const PATIENCE: Duration = Duration::from_millis(800);
+
+/// For an argument that names a sandbox.
+pub fn sandboxes() -> ArgValueCompleter {
+    ArgValueCompleter::new(named)
+}
+
+/// For an argument of `cove cp`: the sandbox before the colon, or a file here.
+pub fn copied() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        let inside = names().into_iter().map(|name| CompletionCandidate::new(format!("{name}:")));
+        let typed_text = typed.to_string_lossy();
+        let mut all: Vec<_> =
+            inside.filter(|one| one.get_value().to_string_lossy().starts_with(typed_text.as_ref())).collect();
+        all.extend(clap_complete::engine::ValueCompleter::complete(
+            &clap_complete::engine::PathCompleter::any(),
+            typed,
+        ));
+        all
+    })
+}
+
+fn named(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let typed = typed.to_string_lossy();
+    names().into_iter().filter(|name| name.starts_with(typed.as_ref())).map(CompletionCandidate::new).collect()
+}
+
+fn names() -> Vec<String> {
+    let listed = block_on(async {
+        let client = Client::from_environment()?;
+        let all = tokio::time::timeout(PATIENCE, crate::commands::ls::fetch(&client, &[])).await;
+        all.unwrap_or_else(|_| Err(Complaint::silent()))
+    });
+    // No server, no key, no names: a shell is no place for a complaint.
+    let sandboxes = listed.unwrap_or_default().into_iter().filter_map(|one| Sandbox::parse(one).ok());
+    sandboxes.map(|sandbox| sandbox.called().to_owned()).collect()
+}

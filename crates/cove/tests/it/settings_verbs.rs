@@ -1,0 +1,170 @@
+//! Verbs that change one setting of a sandbox: done, shown, refused for what is not there or makes no sense.
+
+use cove_testkit::TestServer;
+use cove_testkit::wait::{LIMIT, until};
+use serde_json::{Value, json};
+
+fn box_on(server: &TestServer) {
+    server.cove(["create", "--name", "box"]).finish().expect_success();
+}
+
+fn read(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+fn told(server: &TestServer, arguments: &[&str]) -> Value {
+    read(&server.cove(arguments.iter().copied()).finish().expect_success().stdout)
+}
+
+/// Each verb names a sandbox that is not there, and says where to look.
+#[test]
+fn a_sandbox_that_is_not_there_is_named() {
+    let server = TestServer::start();
+    let verbs: [&[&str]; 14] = [
+        &["label", "bix", "a=b"],
+        &["label", "bix"],
+        &["rename", "bix", "box"],
+        &["resize", "bix", "--memory", "1G"],
+        &["network", "bix"],
+        &["network", "bix", "full"],
+        &["timers", "bix"],
+        &["timers", "bix", "--idle", "never"],
+        &["extend", "bix", "1h"],
+        &["ports", "bix"],
+        &["link", "bix", "8000"],
+        &["archive", "bix"],
+        &["recover", "bix"],
+        &["usage", "bix"],
+    ];
+    for verb in verbs {
+        let refused = server.cove(verb.iter().copied()).finish().expect_code(1);
+        assert!(refused.stderr.contains("bix") && refused.stderr.contains("hint: "), "{verb:?}: {}", refused.stderr);
+        assert_eq!(refused.stdout, "", "{verb:?}");
+    }
+}
+
+#[test]
+fn labels_are_set_removed_and_shown() {
+    let server = TestServer::start();
+    box_on(&server);
+    let said = server.cove(["label", "box", "project=demo", "owner=ann"]).finish().expect_success();
+    assert_eq!(said.stdout, "owner=ann\nproject=demo\n");
+    server.cove(["label", "box", "owner-", "stage=x"]).finish().expect_success();
+    assert_eq!(told(&server, &["label", "--json", "box"]), json!({"project": "demo", "stage": "x"}));
+    let refused = server.cove(["label", "box", "nonsense"]).finish().expect_code(2);
+    assert!(refused.stderr.contains("hint: write NAME=VALUE to set one"), "{}", refused.stderr);
+}
+
+#[test]
+fn a_sandbox_gets_another_name_or_none() {
+    let server = TestServer::start();
+    box_on(&server);
+    assert_eq!(server.cove(["rename", "box", "lab"]).finish().expect_success().stdout, "lab\n");
+    server.cove(["create", "--name", "box"]).finish().expect_success();
+    let taken = server.cove(["rename", "lab", "box"]).finish().expect_code(1);
+    assert!(taken.stderr.contains("box"), "{}", taken.stderr);
+    let id = server.cove(["rename", "lab", "--none"]).finish().expect_success().stdout;
+    assert_eq!(told(&server, &["rename", "--json", id.trim(), "again"])["name"], "again");
+    server.cove(["rename", "again"]).finish().expect_code(2);
+}
+
+#[test]
+fn limits_are_changed_while_it_runs() {
+    let server = TestServer::start();
+    box_on(&server);
+    let said = server.cove(["resize", "box", "--memory", "256M", "--cpus", "0.5"]).finish().expect_success();
+    assert!(said.stdout.starts_with("box: 0.5 cpus, 256 MiB memory"), "{}", said.stdout);
+    let limits = &told(&server, &["resize", "--json", "box", "--pids", "99"])["limits"];
+    assert_eq!((&limits["pids"], &limits["memory"]), (&json!(99), &json!(256 << 20)));
+    let nothing = server.cove(["resize", "box"]).finish().expect_code(2);
+    assert!(nothing.stderr.contains("no limit is named"), "{}", nothing.stderr);
+    server.cove(["resize", "box", "--memory", "lots"]).finish().expect_code(2);
+}
+
+#[test]
+fn nobody_is_reached_unless_somebody_asks() {
+    let server = TestServer::start();
+    box_on(&server);
+    assert_eq!(told(&server, &["inspect", "box"])["network"]["access"], "closed");
+    let devices = server.cove(["exec", "box", "--", "sh", "-c", "ip -o addr || cat /proc/net/dev"]).finish();
+    assert!(!devices.stdout.contains("10.200.0.2"), "{}", devices.stdout);
+    server.cove(["create", "--name", "open", "--network", "full"]).finish().expect_success();
+    assert_eq!(told(&server, &["network", "--json", "open"])["access"], "open");
+    let closed = told(&server, &["network", "--json", "open", "none", "--allow", "203.0.113.7:443"]);
+    assert_eq!((&closed["access"], &closed["allow"]), (&json!("closed"), &json!(["203.0.113.7:443"])));
+    let shown = server.cove(["network", "open"]).finish().expect_success().stdout;
+    assert!(shown.contains("203.0.113.7:443") && shown.contains("nobody"), "{shown}");
+    // One that was born without can have one after a start.
+    let refused = server.cove(["network", "box", "full"]).finish().expect_code(1);
+    assert!(refused.stderr.contains("stop it to give it one"), "{}", refused.stderr);
+    server.cove(["stop", "box"]).finish().expect_success();
+    server.cove(["network", "box", "full"]).finish().expect_success();
+    server.cove(["network", "box", "--allow", "1.2.3.4"]).finish().expect_code(2);
+    server.cove(["network", "box", "none", "--allow", "10.0.0.0/99"]).finish().expect_code(2);
+}
+
+#[test]
+fn timers_are_shown_changed_and_switched_off() {
+    let server = TestServer::start();
+    server.cove(["create", "--name", "box", "--idle", "never"]).finish().expect_success();
+    assert_eq!(told(&server, &["timers", "--json", "box"])["idle_seconds"], Value::Null);
+    let listed = server.cove(["ls"]).finish().expect_success().stdout;
+    assert!(listed.contains("never"), "{listed}");
+    let changed = told(&server, &["timers", "--json", "box", "--idle", "10m", "--at-idle", "pause", "--timeout", "2h"]);
+    assert_eq!((&changed["idle_seconds"], &changed["at_idle"]), (&json!(600), &json!("pause")));
+    let listed = server.cove(["ls"]).finish().expect_success().stdout;
+    assert!(listed.contains("pause in 9m") || listed.contains("pause in 10m"), "{listed}");
+    assert!(listed.contains("(if idle)"), "{listed}");
+    let shown = server.cove(["timers", "box"]).finish().expect_success().stdout;
+    assert!(shown.contains("after 10m") && shown.contains("pause"), "{shown}");
+    server.cove(["extend", "box", "never"]).finish().expect_success();
+    assert_eq!(told(&server, &["timers", "--json", "box"])["deadline"], Value::Null);
+    server.cove(["timers", "box", "--idle", "soon"]).finish().expect_code(2);
+    server.cove(["timers", "box", "--at-idle", "explode"]).finish().expect_code(2);
+}
+
+/// What `explain` advises is a command that exists, and works.
+#[test]
+fn a_sandbox_that_was_put_away_says_how_to_get_it_back() {
+    let server = TestServer::start();
+    server.cove(["create", "--name", "box", "--idle", "1s"]).finish().expect_success();
+    until("it is put away", LIMIT, || told(&server, &["inspect", "box"])["state"] == "stopped");
+    let listed = server.cove(["ls"]).finish().expect_success().stdout;
+    assert!(listed.contains("stopped (idle)"), "{listed}");
+    let said = server.cove(["explain", "box"]).finish().expect_success().stdout;
+    assert!(said.contains("`cove start box`") && said.contains("`cove timers box --idle TIME`"), "{said}");
+    server.cove(["timers", "box", "--idle", "never"]).finish().expect_success();
+    server.cove(["start", "box"]).finish().expect_success();
+}
+
+#[test]
+fn a_link_opens_a_port_and_ports_are_listed() {
+    let server = TestServer::start();
+    box_on(&server);
+    let serve = "mkdir www; cd www; echo hello > index.html; python3 -m http.server 8000";
+    server.cove(["exec", "-d", "box", "--", "sh", "-c", serve]).finish().expect_success();
+    until("it listens", LIMIT, || server.cove(["ports", "box"]).finish().expect_success().stdout.contains("8000"));
+    let link = server.cove(["link", "box", "8000", "--expires", "10m"]).finish().expect_success();
+    assert!(link.stderr.contains("port 8000"), "{}", link.stderr);
+    let path = link.stdout.trim().split_once(server.address()).expect("a link to this server").1.to_owned();
+    let answer = cove_testkit::http::request(server.address(), "GET", &path, &[], None).unwrap();
+    assert!(answer.status == 200 && answer.text().contains("hello") || answer.status / 100 == 3, "{answer:?}");
+    assert_eq!(told(&server, &["ports", "--json", "box"])[0]["port"], 8000);
+    server.cove(["link", "box", "0"]).finish().expect_code(2);
+    server.cove(["link", "box", "http"]).finish().expect_code(2);
+}
+
+#[test]
+fn a_stopped_sandbox_is_archived_and_comes_back() {
+    let server = TestServer::start();
+    box_on(&server);
+    let early = server.cove(["archive", "box"]).finish().expect_code(1);
+    assert!(early.stderr.contains("box") || early.stderr.contains("running"), "{}", early.stderr);
+    server.cove(["exec", "box", "--", "sh", "-c", "echo kept > note"]).finish().expect_success();
+    server.cove(["stop", "box"]).finish().expect_success();
+    server.cove(["archive", "box"]).finish().expect_success();
+    until("it is archived", LIMIT, || told(&server, &["inspect", "box"])["state"] == "archived");
+    server.cove(["start", "box"]).finish().expect_success();
+    let seen = server.cove(["exec", "box", "--", "cat", "note"]).finish().expect_success();
+    assert_eq!(seen.stdout, "kept\n");
+}
