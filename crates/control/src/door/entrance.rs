@@ -78,7 +78,7 @@ fn is_same(uri: &Uri, target: &str, host: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn ask<'a>(uri: &str, hosts: &[&'a str]) -> Result<String, &'static str> {
+    fn ask(uri: &str, hosts: &[&str]) -> Result<String, &'static str> {
         let mut headers = HeaderMap::new();
         for host in hosts {
             headers.append(header::HOST, host.parse().unwrap());
