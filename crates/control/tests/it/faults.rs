@@ -15,7 +15,7 @@ use cove_control::key::{Key, Organisation, Quota, Scope};
 use cove_control::pool::PoolSize;
 use cove_control::sandbox::{Sandbox, State};
 use cove_control::session::{Artifact, JournalEntry, Message, Session, Stream};
-use cove_control::store::sandboxes::{Along, Inserted, Taken};
+use cove_control::store::sandboxes::{Along, Idempotency, Inserted, Taken};
 use cove_control::store::{Store, Written};
 use cove_control::webhook::Webhook;
 use cove_testkit::postgres::Postgres;
@@ -105,6 +105,8 @@ fn key(n: &str) -> Key {
         expires_at: None,
         revoked_at: None,
         last_used_at: None,
+        configured_by: Vec::new(),
+        replaced: false,
     }
 }
 
@@ -162,7 +164,9 @@ async fn write(store: &Store, kind: &str, n: &str) -> Result<(), Error> {
         "insert_sandbox" => {
             let mut made = named(n);
             made.labels.insert("label".into(), n.into());
-            let inserted = store.insert_sandbox_asked(&made, Some(n), Some(&entry(n))).await?;
+            let inserted = store
+                .insert_sandbox_asked(&made, Some(Idempotency { key: n, fingerprint: n }), Some(&entry(n)), None)
+                .await?;
             // Whose answer was lost is there.
             assert!(matches!(inserted, Inserted::New | Inserted::Repeated(_)), "{inserted:?}");
             Ok(())
