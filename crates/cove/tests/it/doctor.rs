@@ -25,7 +25,11 @@ fn the_json_says_the_same_as_the_exit_code() {
 fn every_shell_gets_its_completion() {
     let place = TestDirectory::new();
     for shell in ["bash", "zsh", "fish"] {
-        let finished = place.cove(["completions", shell]).finish().expect_success();
-        assert!(finished.stdout.contains("doctor"), "{shell}");
+        let script = place.cove(["completions", shell]).finish().expect_success().stdout;
+        assert!(script.contains("COMPLETE"), "{shell}: {script}");
+        // What the script asks when a person presses Tab after `cove doc`.
+        let asked = place.cove(["--", "cove", "doc"]).env("COMPLETE", shell).env("_CLAP_COMPLETE_INDEX", "1");
+        let offered = asked.finish().expect_success().stdout;
+        assert!(offered.contains("doctor"), "{shell}: {offered}");
     }
 }

@@ -60,7 +60,7 @@ fn a_server_that_strangers_can_reach_says_so() {
 #[test]
 fn the_root_of_the_server_is_a_page_for_people() {
     let server = TestServer::start();
-    let page = cove_testkit::http::request(server.address(), "GET", "/", &[("host", server.address())], None).unwrap();
+    let page = cove_testkit::http::request(server.address(), "GET", "/", &[], None).unwrap();
     assert_eq!(page.status, 200);
     let text = page.text();
     assert!(text.contains(&format!("COVE_URL={}", server.url())) && text.contains("/api/docs"), "{text}");
