@@ -30,6 +30,16 @@ node_packages() { # node_packages FOLDER PACKAGE…
         echo "$*" >"$folder/complete" || die "cannot install $*" "look at the message of npm above"
 }
 
+# The template `code-interpreter`, built with the program's own recipe; again when the recipe or Python changes.
+built_template() {
+    local recipe=$here/../../crates/cove/src/commands/template key
+    key=$(cat "$recipe"/build.rs "$recipe"/*.sh <(/usr/bin/python3 --version) | sha256sum | cut -c1-12)
+    export COVE_TEMPLATES=$COVE_CACHE/templates-$key
+    [ -e "$COVE_TEMPLATES/templates/code-interpreter.json" ] && return
+    PIP_CACHE_DIR=${PIP_CACHE_DIR:-$COVE_CACHE/pip} "$COVE_BIN" template build code-interpreter --data "$COVE_TEMPLATES" ||
+        die "cannot build the template code-interpreter" "look at the message above"
+}
+
 # Runs the tests of this folder and adds them to passed and failed.
 run_pytest() { # run_pytest PYTHON ARGUMENT…
     local log last ok bad

@@ -9,16 +9,6 @@ cache=$COVE_CACHE/e2b
 # Of today and of a while ago: the Python SDK, the JavaScript SDK and the command line.
 newest=(2.63.0 2.51.0 2.19.0) pinned=(2.30.0 2.45.0 2.16.0) interpreter=2.11.5 javascript_interpreter=2.8.0
 
-# The template `code-interpreter`, built with the program's own recipe; again when the recipe or Python changes.
-built_template() {
-    local recipe=$here/../../crates/cove/src/commands/template key
-    key=$(cat "$recipe"/build.rs "$recipe"/*.sh <(/usr/bin/python3 --version) | sha256sum | cut -c1-12)
-    export COVE_TEMPLATES=$COVE_CACHE/templates-$key
-    [ -e "$COVE_TEMPLATES/templates/code-interpreter.json" ] && return
-    PIP_CACHE_DIR=${PIP_CACHE_DIR:-$COVE_CACHE/pip} "$COVE_BIN" template build code-interpreter --data "$COVE_TEMPLATES" ||
-        die "cannot build the template code-interpreter" "look at the message above"
-}
-
 test_packages=(pytest pytest-asyncio pytest-timeout)
 python_packages "$cache/python-${newest[0]}" "e2b==${newest[0]}" "e2b-code-interpreter==$interpreter" "${test_packages[@]}"
 python_packages "$cache/python-${pinned[0]}" "e2b==${pinned[0]}" "${test_packages[@]}"
