@@ -22,11 +22,14 @@ python_packages() { # python_packages FOLDER REQUIREMENT…
         echo "$*" >"$folder/complete" || die "cannot install $*" "look at the message of pip above"
 }
 
+# Packages of npm as they were on this day, with all that they depend on: those move, and some ask for versions that a mirror lacks.
+npm_before=2026-10-15
+
 node_packages() { # node_packages FOLDER PACKAGE…
     local folder=$1; shift
     [ "$(cat "$folder/complete" 2>/dev/null)" = "$*" ] && return
     rm -rf "$folder" && mkdir -p "$folder" && echo '{"private":true}' >"$folder/package.json" &&
-        (cd "$folder" && npm install --silent --no-progress "$@") &&
+        (cd "$folder" && npm install --silent --no-progress "--before=$npm_before" "$@") &&
         echo "$*" >"$folder/complete" || die "cannot install $*" "look at the message of npm above"
 }
 
