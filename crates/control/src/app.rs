@@ -27,6 +27,7 @@ use crate::rate::Rates;
 use crate::right::Rights;
 use crate::right::budget::Budget;
 use crate::sandbox::metrics::History;
+use crate::sandbox::work::Looks;
 use crate::session::Live;
 use crate::store::{Dialect, Store};
 use crate::template::{self, Template};
@@ -49,7 +50,9 @@ struct Parts {
     objects: Arc<dyn ObjectStore>,
     server: String,
     locks: Locks,
-    activity: Activity,
+    activity: Arc<Activity>,
+    /// What sandboxes had used when they were last looked at, to tell work from waiting.
+    looks: Looks,
     keys: KeyCache,
     bus: Bus,
     interpreter: Interpreter,
@@ -97,6 +100,7 @@ impl App {
             Dialect::Sqlite => None,
         };
         let interpreter = Interpreter::new(providers.values().cloned().collect());
+        let activity = Arc::new(Activity::new(clock.clone()));
         let app = App(Arc::new(Parts {
             store,
             clock,
@@ -104,7 +108,8 @@ impl App {
             objects,
             server,
             locks: Locks::default(),
-            activity: Activity::default(),
+            activity,
+            looks: Looks::default(),
             keys: KeyCache::default(),
             bus: Bus::default(),
             interpreter,
@@ -229,8 +234,12 @@ impl App {
         &self.0.locks
     }
 
-    pub(crate) fn activity(&self) -> &Activity {
+    pub(crate) fn activity(&self) -> &Arc<Activity> {
         &self.0.activity
+    }
+
+    pub(crate) fn looks(&self) -> &Looks {
+        &self.0.looks
     }
 
     pub(crate) fn key_cache(&self) -> &KeyCache {

@@ -13,6 +13,9 @@ use cove_protocol::frame::{self, BULK, FILE_BULK};
 use cove_protocol::{Control, Event, Failure, FailureKind, Frame, FrameError, Kind, Reply, Request};
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
 
+use crate::activity::{Attendance, Presence};
+use crate::noted::Noted;
+
 /// A connection to a guest, whatever carries it.
 pub trait Pipe: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Pipe for T {}
@@ -54,6 +57,8 @@ impl From<FrameError> for GuestError {
 #[derive(Clone)]
 pub struct Guest {
     connect: Arc<dyn Connect>,
+    /// Where requests count as activity.
+    attendance: Option<Attendance>,
 }
 
 impl fmt::Debug for Guest {
@@ -64,7 +69,12 @@ impl fmt::Debug for Guest {
 
 impl Guest {
     pub fn new(connect: Arc<dyn Connect>) -> Self {
-        Guest { connect }
+        Guest { connect, attendance: None }
+    }
+
+    /// The same, with its requests counted as activity for as long as they take.
+    pub fn attended(self, attendance: Attendance) -> Self {
+        Guest { attendance: Some(attendance), ..self }
     }
 
     /// Asks and takes the one reply.
@@ -82,7 +92,8 @@ impl Guest {
     pub async fn send(&self, request: &Request) -> Result<Operation, GuestError> {
         let pipe = self.connect.connect().await?;
         let (from, to) = tokio::io::split(pipe);
-        let mut operation = Operation { from: Receiver { from, room: None }, to: Sender { to } };
+        let presence = self.attendance.as_ref().map(Attendance::begin);
+        let mut operation = Operation { from: Receiver { from, room: None, _presence: presence }, to: Sender { to } };
         operation.to.frame(&Frame::json(Kind::Request, request)).await?;
         Ok(operation)
     }
@@ -101,7 +112,11 @@ impl Guest {
     /// A raw connection to a TCP port inside.
     pub async fn dial(&self, port: u16) -> Result<Box<dyn Pipe>, GuestError> {
         let (_, operation) = self.open(&Request::Dial { port }).await?;
-        Ok(Box::new(operation.into_pipe()))
+        let pipe = operation.into_pipe();
+        Ok(match &self.attendance {
+            Some(attendance) => Box::new(Noted::new(pipe, attendance.clone())),
+            None => pipe,
+        })
     }
 }
 
@@ -115,6 +130,8 @@ pub struct Receiver {
     from: ReadHalf<Box<dyn Pipe>>,
     /// Bytes that may still come, where all of them are held until the end.
     room: Option<usize>,
+    /// Held for its end.
+    _presence: Option<Presence>,
 }
 
 /// What is gathered from a sandbox into one answer has so many bytes at most, however few things it claims to be.
@@ -225,7 +242,8 @@ mod tests {
     async fn a_guest_that_tells_without_end_is_not_held_without_end() {
         let (ours, mut theirs) = tokio::io::duplex(1 << 20);
         let (from, to) = tokio::io::split(Box::new(ours) as Box<dyn Pipe>);
-        let mut operation = Operation { from: Receiver { from, room: None }, to: Sender { to } }.gathered();
+        let mut operation =
+            Operation { from: Receiver { from, room: None, _presence: None }, to: Sender { to } }.gathered();
         tokio::spawn(async move {
             let piece = vec![0; cove_protocol::MAX_PAYLOAD];
             while frame::write_async(&mut theirs, Kind::Data, &piece).await.is_ok() {}

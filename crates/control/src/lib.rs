@@ -40,6 +40,7 @@ pub mod ledger;
 mod lines;
 pub mod lock;
 mod neighbourhood;
+mod noted;
 pub mod peer;
 pub mod pool;
 pub mod provider;

@@ -50,6 +50,7 @@ mod lock_watch;
 mod memory_info;
 mod pool;
 mod process;
+mod processor_time;
 mod reaper;
 mod record;
 mod root;

@@ -95,6 +95,8 @@ pub const KEYS: &[Key] = &[
     key("connections.per_sandbox", Kind::Integer, "COVE_CONNECTIONS_PER_SANDBOX"),
     key("connections.unfinished_bytes", Kind::Integer, "COVE_CONNECTIONS_UNFINISHED_BYTES"),
     key("connections.proxies", Kind::Text, "COVE_CONNECTIONS_PROXIES"),
+    key("timers.idle_seconds", Kind::Integer, "COVE_TIMERS_IDLE_SECONDS"),
+    key("timers.idle_counts", Kind::Text, "COVE_TIMERS_IDLE_COUNTS"),
     key("metrics.keep_seconds", Kind::Integer, "COVE_METRICS_KEEP_SECONDS"),
     key("metrics.store_every_seconds", Kind::Integer, "COVE_METRICS_STORE_EVERY_SECONDS"),
     key("prices.cpu_hour", Kind::Number, "COVE_PRICES_CPU_HOUR"),

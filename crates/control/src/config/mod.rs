@@ -16,6 +16,8 @@ pub use load::{Flag, Layers, Loaded, Origin};
 use serde::{Deserialize, Serialize};
 
 use crate::key::Quota;
+use crate::sandbox::IdleMeasure;
+use crate::sandbox::timers::IDLE_DEFAULT;
 use crate::usage::Prices;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -43,6 +45,8 @@ pub struct Config {
     pub quota: Quota,
     pub capacity: Capacity,
     pub connections: Connections,
+    /// Of sandboxes that name none of their own.
+    pub timers: Timers,
     pub metrics: Metrics,
     pub prices: Prices,
     pub archive: Archive,
@@ -141,6 +145,22 @@ impl Default for Connections {
     }
 }
 
+/// When a sandbox is put away that nobody uses, where its creation says nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Timers {
+    /// Seconds without activity; zero is never. E2B's sandboxes have a lifetime instead.
+    pub idle_seconds: u64,
+    /// What counts as activity: `requests`, `requests_and_work` or `requests_and_processes`.
+    pub idle_counts: IdleMeasure,
+}
+
+impl Default for Timers {
+    fn default() -> Self {
+        Timers { idle_seconds: IDLE_DEFAULT, idle_counts: IdleMeasure::default() }
+    }
+}
+
 /// What is remembered of what sandboxes used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -216,6 +236,7 @@ impl Default for Config {
             quota: Quota::default(),
             capacity: Capacity::default(),
             connections: Connections::default(),
+            timers: Timers::default(),
             metrics: Metrics::default(),
             prices: Prices::default(),
             archive: Archive::default(),

@@ -1,6 +1,7 @@
 //! What a server cannot begin with, though each value alone is of the right kind.
 
 use super::{Config, Problem};
+use crate::sandbox::timers::LONGEST_SECONDS;
 
 impl Config {
     /// All of it, by key. Empty where a server can begin.
@@ -55,6 +56,9 @@ impl Config {
         }
         if self.capacity.launches == 0 {
             say("capacity.launches", "at least 1".into());
+        }
+        if self.timers.idle_seconds > LONGEST_SECONDS {
+            say("timers.idle_seconds", format!("at most {LONGEST_SECONDS}, which is 60 years"));
         }
         if self.metrics.store_every_seconds == 0 {
             say("metrics.store_every_seconds", "at least 1".into());

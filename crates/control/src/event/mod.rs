@@ -78,6 +78,10 @@ pub struct EventFilter {
     pub organisation: Option<String>,
     pub sandbox: Option<String>,
     pub kind: Option<String>,
+    /// At this time or later.
+    pub since: Option<Timestamp>,
+    /// Earlier than this time.
+    pub before: Option<Timestamp>,
 }
 
 /// A state that was just written by this server, transitions too: for doors with live clients.

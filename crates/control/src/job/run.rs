@@ -9,6 +9,7 @@ use super::{DELIVERY, Line, NewJob};
 use crate::sandbox::cause::{Cause, Code};
 use crate::sandbox::state::Event;
 use crate::sandbox::timers::{self, Expiry, IdleMeasure, Timer};
+use crate::sandbox::work::{self, Verdict};
 use crate::sandbox::{Sandbox, State};
 use crate::{App, Error, random};
 
@@ -250,9 +251,17 @@ impl App {
         if at > now {
             return self.store().put_off(id, Some(at.as_millisecond())).await;
         }
-        if self.is_kept_awake(&sandbox, timer).await {
-            self.touch(id);
-            return self.flush_activity().await;
+        if matches!(timer, Timer::Idle(_)) {
+            match self.awake(&sandbox).await {
+                Awake::Yes => {
+                    self.touch(id);
+                    return self.flush_activity().await;
+                }
+                Awake::LookAgain => {
+                    return self.store().put_off(id, Some(now.as_millisecond() + work::SHORTEST_MS)).await;
+                }
+                Awake::No => {}
+            }
         }
         let (event, cause) = verdict(&sandbox, timer, now);
         let pauses = self.provider(&sandbox.provider).is_ok_and(|provider| provider.capabilities().pause);
@@ -264,11 +273,33 @@ impl App {
         }
     }
 
-    async fn is_kept_awake(&self, sandbox: &Sandbox, timer: Timer) -> bool {
-        matches!(timer, Timer::Idle(_))
-            && sandbox.timers.idle_measure == IdleMeasure::RequestsAndProcesses
-            && self.has_running_processes(sandbox).await
+    /// Whether something goes on that nobody has noted: a request under way, or what the sandbox counts beside requests.
+    async fn awake(&self, sandbox: &Sandbox) -> Awake {
+        if self.activity().is_attended(&sandbox.id) {
+            return Awake::Yes;
+        }
+        match sandbox.timers.idle_measure {
+            IdleMeasure::Requests => Awake::No,
+            IdleMeasure::RequestsAndProcesses if self.has_running_processes(sandbox).await => Awake::Yes,
+            IdleMeasure::RequestsAndProcesses => Awake::No,
+            // Every look before this one has noted what it saw. Without one, as after a restart or with a very short time,
+            // it takes two.
+            IdleMeasure::RequestsAndWork => match self.work_of(sandbox).await {
+                Ok(Verdict::Works) => Awake::Yes,
+                Ok(Verdict::TooSoon) => Awake::LookAgain,
+                // One that cannot be looked at has nothing that goes on.
+                Ok(Verdict::Waits) | Err(_) => Awake::No,
+            },
+        }
     }
+}
+
+/// What an idle timer finds.
+enum Awake {
+    Yes,
+    No,
+    /// It cannot be told yet.
+    LookAgain,
 }
 
 fn verdict(sandbox: &Sandbox, timer: Timer, now: crate::clock::Timestamp) -> (Event, Cause) {

@@ -84,12 +84,16 @@ impl App {
         let limits = new.limits.apply(quota.clamp(template.limits));
         self.check_limits(&caller.organisation, limits).await?;
         let now = self.now();
-        let mut timers = Timers::default();
+        let mut timers = self.default_timers();
         new.timers.apply(&mut timers, now);
         let mut env = template.env.clone();
         env.extend(new.env.clone());
+        let id = random::sandbox_id();
+        if let Some(name) = &new.id_variable {
+            env.entry(name.clone()).or_insert_with(|| id.to_string());
+        }
         let sandbox = Sandbox {
-            id: random::sandbox_id(),
+            id,
             organisation: caller.organisation.clone(),
             name: new.name.clone(),
             template: template.name.clone(),
@@ -121,6 +125,16 @@ impl App {
         };
         self.check_network(caller, &sandbox.network)?;
         Ok((sandbox, template))
+    }
+
+    /// As the operator has them.
+    fn default_timers(&self) -> Timers {
+        let crate::config::Timers { idle_seconds, idle_counts } = self.config().timers;
+        Timers {
+            idle_seconds: (idle_seconds > 0).then_some(idle_seconds),
+            idle_measure: idle_counts,
+            ..Timers::default()
+        }
     }
 
     async fn make(

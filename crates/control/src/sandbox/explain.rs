@@ -3,9 +3,13 @@
 use serde::Serialize;
 
 use super::cause::{Cause, Code, bytes};
-use super::{Sandbox, State};
+use super::{Expiry, IdleMeasure, Sandbox, State};
+use crate::clock::after;
 use crate::event::{Event, EventFilter};
 use crate::{App, Caller, Error};
+
+/// Events that are shown.
+const SHOWN: u32 = 20;
 
 #[derive(Debug, Clone, Serialize, utoipa::ToSchema)]
 pub struct Explanation {
@@ -26,10 +30,9 @@ impl App {
         let filter = EventFilter {
             organisation: Some(caller.organisation.clone()),
             sandbox: Some(sandbox.id.to_string()),
-            kind: None,
+            ..EventFilter::default()
         };
-        let mut events = self.store().events(&filter, 0, 1000).await?;
-        let events = events.split_off(events.len().saturating_sub(20));
+        let events = self.store().newest_events(&filter, 0, SHOWN).await?;
         let mut evidence = vec![format!("{} since {}", sandbox.state, sandbox.state_since)];
         if sandbox.state == State::Running
             && let Ok(usage) = self.provider(&sandbox.provider)?.usage(&sandbox.id).await
@@ -43,6 +46,7 @@ impl App {
             evidence.push(format!("lifetime ends {deadline}"));
         }
         evidence.push(format!("last activity {}", sandbox.last_activity_at));
+        evidence.extend(idle_rule(&sandbox));
         Ok(Explanation {
             remedy: remedy(&sandbox),
             sandbox: sandbox.id.to_string(),
@@ -52,6 +56,24 @@ impl App {
             events,
         })
     }
+}
+
+/// When it is put away for want of activity, and what that is.
+fn idle_rule(sandbox: &Sandbox) -> Option<String> {
+    let timers = &sandbox.timers;
+    let seconds = timers.idle_seconds.filter(|_| sandbox.state == State::Running)?;
+    let act = match timers.at_idle {
+        Expiry::Destroy => "is destroyed",
+        Expiry::Pause => "is paused",
+        Expiry::Stop => "is stopped",
+    };
+    let what = match timers.idle_measure {
+        IdleMeasure::Requests => "requests",
+        IdleMeasure::RequestsAndWork => "requests and work",
+        IdleMeasure::RequestsAndProcesses => "requests and running processes",
+    };
+    let at = after(sandbox.last_activity_at, seconds);
+    Some(format!("{act} at {at} if idle until then; {what} count as activity"))
 }
 
 fn remedy(sandbox: &Sandbox) -> Vec<String> {
@@ -67,7 +89,12 @@ fn remedy(sandbox: &Sandbox) -> Vec<String> {
             Some(format!("`cove resize {name} --memory SIZE` with more than {}", bytes(sandbox.limits.memory)))
         }
         Code::Lifetime => Some(format!("`cove extend {name} TIME` before it ends, or `never`")),
-        Code::Idle => Some(format!("`cove timers {name} --idle TIME` with a longer time, or `never`")),
+        Code::Idle => Some(match sandbox.timers.idle_measure {
+            IdleMeasure::Requests => format!(
+                "`cove timers {name} --idle-counts work` lets work in the background count, `--idle TIME` sets a longer time or `never`"
+            ),
+            _ => format!("`cove timers {name} --idle TIME` with a longer time, or `never`"),
+        }),
         Code::StartFailed => Some("the message names the step that failed; `cove doctor` checks the host".into()),
         Code::Vanished => Some("find out who ended its processes: the host was not restarted".into()),
         Code::Requested

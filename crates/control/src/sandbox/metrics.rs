@@ -139,6 +139,7 @@ impl App {
 
     async fn sample(&self, sandbox: &Sandbox) -> Result<Sample, Error> {
         let usage = self.provider(&sandbox.provider)?.usage(&sandbox.id).await?;
+        self.note_work(sandbox, &usage);
         Ok(self.history().add(sandbox, &usage, self.now()))
     }
 
@@ -147,6 +148,7 @@ impl App {
         let mut running = self.store().sandboxes_of_server(self.server()).await?;
         running.retain(|sandbox| matches!(sandbox.state, State::Running | State::Paused));
         self.history().keep_only(&running);
+        self.looks().keep_only(&running);
         let every = self.config().metrics.store_every_seconds;
         let mut lasting = Vec::new();
         for batch in running.chunks(LOOKS_PER_SECOND / 10) {

@@ -1,6 +1,6 @@
 //! The noun at the centre: an isolated computer with files, processes, network and limits.
 //!
-//! * [`state`]: its life as a pure machine; [`timers`]: when it is put away by itself; [`cause`]: why it is as it is
+//! * [`state`]: its life as a pure machine; [`timers`]: when it is put away by itself; [`work`]: whether it works unasked; [`cause`]: why it is as it is
 //! * [`create`], [`lifecycle`], [`change`], [`find`], [`reach`]: what can be done with it, one verb a file
 //! * [`reconcile`]: what a server does that comes back
 
@@ -18,6 +18,7 @@ pub mod reach;
 pub mod reconcile;
 pub mod state;
 pub mod timers;
+pub mod work;
 
 use std::collections::BTreeMap;
 
@@ -132,6 +133,8 @@ pub struct NewSandbox {
     pub template: Option<String>,
     pub labels: BTreeMap<String, String>,
     pub env: BTreeMap<String, String>,
+    /// The variable in which processes find the sandbox's id, unless `env` has it.
+    pub id_variable: Option<String>,
     pub limits: LimitsChange,
     pub network: NetworkPolicy,
     pub timers: TimersChange,
@@ -160,6 +163,7 @@ impl NewSandbox {
             template,
             labels,
             env,
+            id_variable,
             limits,
             network,
             timers,
@@ -173,7 +177,7 @@ impl NewSandbox {
             if_exists,
         } = self;
         let text = serde_json::json!([
-            [name, template, provider, owner, user, cwd],
+            [name, template, provider, owner, user, cwd, id_variable],
             [labels, env],
             limits,
             network,

@@ -1,7 +1,7 @@
 //! The way to what runs inside.
 //!
-//! Every call that reaches into a sandbox is activity: it is noted in memory and written to the store by a background
-//! loop, so that a busy sandbox costs no write per request.
+//! Every call that reaches into a sandbox is activity until it ends: it is noted in memory and written to the store by a
+//! background loop, so that a busy sandbox costs no write per request.
 
 use cove_engine::SandboxId;
 use cove_protocol::Request;
@@ -46,6 +46,7 @@ impl App {
         };
         self.touch(&sandbox.id);
         let guest = self.provider(&sandbox.provider)?.guest(&sandbox.id);
+        let guest = guest.attended(self.activity().attendance(&sandbox.id));
         Ok((sandbox, guest))
     }
 

@@ -1,8 +1,8 @@
 //! When a sandbox is put away by itself: pure rules, a clock's reading goes in and a verdict comes out.
 //!
 //! * **lifetime**: a deadline, whatever happens; then destroy, pause or stop.
-//! * **idle**: so long without activity; then stop (or pause, or destroy). Reading or reconnecting is activity; it
-//!   never moves the deadline.
+//! * **idle**: so long without activity; then stop (or pause, or destroy). A request is activity until it ends, and so is work
+//!   ([`super::work`]) unless told otherwise; it never moves the deadline.
 //! * **archive**, **delete**: so long after the stop.
 //! * **ephemeral**: a stop is a destroy.
 
@@ -14,7 +14,7 @@ use crate::Error;
 use crate::clock::{Timestamp, after};
 
 /// Sixty years.
-const LONGEST_SECONDS: u64 = 1_892_160_000;
+pub const LONGEST_SECONDS: u64 = 1_892_160_000;
 
 /// What happens when time is up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
@@ -30,10 +30,12 @@ pub enum Expiry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum IdleMeasure {
-    /// Requests alone.
-    #[default]
+    /// Requests alone, for as long as each takes.
     Requests,
-    /// A process that was started through the API and still runs counts too.
+    /// Also a process that uses the processor or moves data, whoever started it; a daemon that only waits does not count.
+    #[default]
+    RequestsAndWork,
+    /// Also every process that was started through the API and still runs, be it at work or not.
     RequestsAndProcesses,
 }
 
@@ -66,7 +68,7 @@ impl Default for Timers {
             lifetime_seconds: None,
             idle_seconds: Some(IDLE_DEFAULT),
             at_idle: Expiry::Stop,
-            idle_measure: IdleMeasure::Requests,
+            idle_measure: IdleMeasure::RequestsAndWork,
             archive_after_seconds: None,
             delete_after_seconds: None,
             ephemeral: false,

@@ -3,7 +3,9 @@ use std::time::Duration;
 use cove_control::job::JobState;
 use cove_control::provider::ProviderError;
 use cove_control::sandbox::cause::Code;
-use cove_control::sandbox::{Expiry, IfExists, LimitsChange, NetworkPolicy, NewSandbox, State, TimersChange};
+use cove_control::sandbox::{
+    Expiry, IdleMeasure, IfExists, LimitsChange, NetworkPolicy, NewSandbox, State, TimersChange,
+};
 use cove_control::session::NewSession;
 use cove_control::store::Store;
 use cove_control::{App, Error};
@@ -127,6 +129,86 @@ async fn an_idle_sandbox_stops_and_a_busy_one_does_not() {
     .await;
     assert_eq!(t.app.sandbox(&t.caller, "idle").await.unwrap().cause.message, "idle for 15 min");
     assert_eq!(t.app.sandbox(&t.caller, "busy").await.unwrap().state, State::Running);
+}
+
+/// A job that finds a sandbox at work has noted it: its activity is of that moment.
+async fn is_found_at_work(t: &TestApp, name: &str) {
+    eventually("the work is noted", || async {
+        t.app.sandbox(&t.caller, name).await.unwrap().last_activity_at == t.clock.now()
+    })
+    .await;
+    assert_eq!(t.app.sandbox(&t.caller, name).await.unwrap().state, State::Running);
+}
+
+async fn is_stopped(t: &TestApp, name: &str) {
+    eventually("it is stopped", || async { t.app.sandbox(&t.caller, name).await.unwrap().state == State::Stopped })
+        .await;
+}
+
+#[tokio::test]
+async fn work_in_the_background_keeps_a_sandbox_awake_and_waiting_does_not() {
+    let t = TestApp::new().await;
+    let work = t.app.create_sandbox(&t.caller, named("works")).await.unwrap();
+    t.app.create_sandbox(&t.caller, named("waits")).await.unwrap();
+    let requests = TimersChange { idle_measure: Some(IdleMeasure::Requests), ..TimersChange::default() };
+    let alone =
+        t.app.create_sandbox(&t.caller, NewSandbox { timers: requests, ..named("requests-alone") }).await.unwrap();
+    t.app.begin();
+    eventually("a first look was taken", || async {
+        !t.app.store().samples(work.id.as_str(), None, None).await.unwrap().is_empty()
+    })
+    .await;
+    for _ in 0..3 {
+        // A little more than one per cent of a processor.
+        t.fake.work(&work.id, Duration::from_secs(10));
+        t.fake.work(&alone.id, Duration::from_secs(600));
+        t.clock.advance(Duration::from_secs(16 * 60));
+        is_found_at_work(&t, "works").await;
+        is_stopped(&t, "waits").await;
+        is_stopped(&t, alone.id.as_str()).await;
+    }
+    t.clock.advance(Duration::from_secs(16 * 60));
+    is_stopped(&t, "works").await;
+    assert_eq!(t.app.sandbox(&t.caller, "works").await.unwrap().cause.message, "idle for 15 min");
+}
+
+#[tokio::test]
+async fn after_a_restart_work_is_looked_for_before_anybody_is_stopped() {
+    let t = TestApp::new().await;
+    let work = t.app.create_sandbox(&t.caller, named("works")).await.unwrap();
+    t.app.create_sandbox(&t.caller, named("waits")).await.unwrap();
+    let t = t.killed_and_restarted().await;
+    t.clock.advance(Duration::from_secs(16 * 60));
+    t.app.begin();
+    // Nothing is known of the time before: it takes two looks, a second apart.
+    eventually("the one that waits is stopped", || async {
+        t.fake.work(&work.id, Duration::from_secs(1));
+        t.clock.advance(Duration::from_millis(200));
+        t.app.sandbox(&t.caller, "waits").await.unwrap().state == State::Stopped
+    })
+    .await;
+    assert_eq!(t.app.sandbox(&t.caller, "works").await.unwrap().state, State::Running);
+}
+
+#[tokio::test]
+async fn a_request_under_way_is_activity_until_it_ends() {
+    let t = TestApp::new().await;
+    t.app.create_sandbox(&t.caller, named("x")).await.unwrap();
+    let (_, guest) = t.app.reach(&t.caller, "x").await.unwrap();
+    let command = cove_protocol::process::Command::Argv(vec!["sleep".into(), "1000".into()]);
+    let start = cove_protocol::Request::Start(cove_protocol::process::Spec::new(command));
+    let (_, waiting) = guest.open(&start).await.unwrap();
+    t.app.begin();
+    t.clock.advance(Duration::from_secs(16 * 60));
+    is_found_at_work(&t, "x").await;
+    t.clock.advance(Duration::from_secs(10 * 60));
+    drop(waiting);
+    t.clock.advance(Duration::from_secs(10 * 60));
+    t.app.flush_activity().await.unwrap();
+    let ended = t.app.sandbox(&t.caller, "x").await.unwrap();
+    assert_eq!((ended.state, t.clock.now().duration_since(ended.last_activity_at).as_secs()), (State::Running, 600));
+    t.clock.advance(Duration::from_secs(6 * 60));
+    is_stopped(&t, "x").await;
 }
 
 #[tokio::test]

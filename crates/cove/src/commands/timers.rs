@@ -18,6 +18,7 @@ use crate::render::{Rows, Tone, moment, print_json, word};
 Examples:
   cove timers box                                  # show them
   cove timers box --idle never                     # it runs until somebody stops it
+  cove timers box --idle-counts requests           # a job in the background does not keep it awake
   cove timers box --timeout 2h --at-timeout pause
   cove timers box --archive-after 1d --delete-after 30d")]
 pub struct Arguments {
@@ -42,6 +43,9 @@ pub struct Timers {
     /// What happens then
     #[arg(long, value_name = "ACT", value_enum, help_heading = "Timers")]
     at_idle: Option<Act>,
+    /// What counts as activity beside requests [default: work]
+    #[arg(long, value_name = "WHAT", value_enum, help_heading = "Timers")]
+    idle_counts: Option<Counts>,
     /// Archive it this long after it stopped; or `never`
     #[arg(long, value_name = "TIME", value_parser = parse_span, help_heading = "Timers")]
     archive_after: Option<Span>,
@@ -67,6 +71,27 @@ enum Act {
     Destroy,
 }
 
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Counts {
+    /// Nothing else
+    Requests,
+    /// A process that uses the processor or moves data; not a daemon that waits
+    Work,
+    /// Every process that was started through the API and still runs
+    Processes,
+}
+
+impl Counts {
+    /// As the API names it.
+    fn measure(self) -> &'static str {
+        match self {
+            Counts::Requests => "requests",
+            Counts::Work => "requests_and_work",
+            Counts::Processes => "requests_and_processes",
+        }
+    }
+}
+
 fn parse_yes(text: &str) -> Result<bool, String> {
     match text {
         "yes" | "true" => Ok(true),
@@ -84,6 +109,7 @@ impl Timers {
             ("at_deadline", self.at_timeout.map(act)),
             ("idle_seconds", self.idle.map(Span::seconds)),
             ("at_idle", self.at_idle.map(act)),
+            ("idle_measure", self.idle_counts.map(|counts| json!(counts.measure()))),
             ("archive_after_seconds", self.archive_after.map(Span::seconds)),
             ("delete_after_seconds", self.delete_after.map(Span::seconds)),
             ("auto_resume", self.auto_resume.map(|yes| json!(yes))),
@@ -118,6 +144,8 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     let mut rows = Rows::new(&["timer", "when", "then"]);
     rows.add(&[("lifetime", Tone::Plain), (&deadline, Tone::Plain), (word(timers, "at_deadline"), Tone::Plain)]);
     rows.add(&[("idle", Tone::Plain), (&after("idle_seconds"), Tone::Plain), (word(timers, "at_idle"), Tone::Plain)]);
+    let counts = word(timers, "idle_measure").replace('_', " ");
+    rows.add(&[("", Tone::Plain), (&counts, Tone::Plain), ("count as activity", Tone::Faint)]);
     for (name, field, then) in
         [("stopped", "archive_after_seconds", "archive"), ("stopped", "delete_after_seconds", "destroy")]
     {

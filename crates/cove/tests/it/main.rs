@@ -11,6 +11,7 @@ mod crowds;
 mod doctor;
 mod examples;
 mod first_use;
+mod idle;
 mod jobs;
 mod last_words;
 mod loadtest;

@@ -51,7 +51,7 @@ pub struct FollowQuery {
 }
 
 fn filter(caller: &Caller, sandbox: Option<String>, kind: Option<String>) -> EventFilter {
-    EventFilter { organisation: Some(caller.organisation.clone()), sandbox, kind }
+    EventFilter { organisation: Some(caller.organisation.clone()), sandbox, kind, ..EventFilter::default() }
 }
 
 /// One event of a stream, as server-sent events have it.

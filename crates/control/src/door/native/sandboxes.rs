@@ -66,6 +66,7 @@ impl CreateSandbox {
             template: self.template,
             labels: self.labels,
             env: self.env,
+            id_variable: None,
             limits: self.limits,
             network: self.network,
             timers: self.timers.into(),

@@ -30,11 +30,12 @@ pub struct TimersBody {
     #[schema(value_type = Option<String>, format = DateTime)]
     deadline: Option<Option<Timestamp>>,
     at_deadline: Option<Expiry>,
-    /// Seconds without activity after which it is put away; 15 minutes unless told otherwise.
+    /// Seconds without activity after which it is put away; 15 minutes unless the operator says otherwise.
     #[serde(deserialize_with = "maybe")]
     #[schema(value_type = Option<u64>, maximum = 1892160000)]
     idle_seconds: Option<Option<u64>>,
     at_idle: Option<Expiry>,
+    /// What counts as activity.
     idle_measure: Option<IdleMeasure>,
     /// Seconds after the stop.
     #[serde(deserialize_with = "maybe")]

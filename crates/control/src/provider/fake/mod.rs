@@ -39,6 +39,7 @@ struct Entry {
     state: Seen,
     guest: Arc<FakeGuest>,
     limits: Limits,
+    processor_ns: u64,
 }
 
 impl Default for Fake {
@@ -81,6 +82,12 @@ impl Fake {
     /// The next call of that name fails so.
     pub fn fail_next(&self, call: &'static str, error: ProviderError) {
         self.trouble.lock().expect("no panic while held").insert(call, error);
+    }
+
+    /// So much more processor time has been used by the sandbox.
+    pub fn work(&self, id: &SandboxId, time: std::time::Duration) {
+        let more = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.with(id, |entry| entry.processor_ns += more).expect("the sandbox is there");
     }
 
     /// What its machine shall have left.
@@ -140,6 +147,7 @@ impl Provider for Fake {
             state: Seen::Running,
             guest: FakeGuest::new(spec),
             limits: spec.limits,
+            processor_ns: 0,
         });
         entry.state = Seen::Running;
         entry.limits = spec.limits;
@@ -185,6 +193,7 @@ impl Provider for Fake {
     async fn usage(&self, id: &SandboxId) -> Result<Usage, ProviderError> {
         self.trouble("usage")?;
         self.with(id, |entry| Usage {
+            cpu_ns: entry.processor_ns,
             memory: 1 << 20,
             memory_peak: 2 << 20,
             memory_limit: entry.limits.memory,
@@ -234,7 +243,7 @@ impl Provider for Fake {
         from.read_to_end(&mut files).await.map_err(|error| ProviderError::Failed(error.to_string()))?;
         let guest = FakeGuest::new(spec);
         guest.load_files(&files).map_err(ProviderError::Failed)?;
-        let entry = Entry { state: Seen::Stopped, guest, limits: spec.limits };
+        let entry = Entry { state: Seen::Stopped, guest, limits: spec.limits, processor_ns: 0 };
         self.sandboxes.lock().expect("no panic while held").insert(spec.id.clone(), entry);
         Ok(())
     }
