@@ -64,6 +64,12 @@ impl Store {
         if let Some(kind) = &filter.kind {
             sql.push(" AND kind = ").bind(kind);
         }
+        if let Some(since) = filter.since {
+            sql.push(&format!(" AND at >= {}", since.as_millisecond()));
+        }
+        if let Some(before) = filter.before {
+            sql.push(&format!(" AND at < {}", before.as_millisecond()));
+        }
         sql.push(which);
         let mut query = sqlx::query(sqlx::AssertSqlSafe(sql.text));
         for bind in sql.binds {

@@ -7,12 +7,23 @@ use serde_json::{Value, json};
 use super::super::error::ApiError;
 use super::super::query::Query;
 use super::By;
+use crate::clock::from_millisecond;
 use crate::event::{Event, EventFilter};
 use crate::{App, Caller};
 
 const LIMIT: u32 = 1000;
 
-/// `start` is in milliseconds.
+/// Lines that a search looks through at most.
+const SEARCHED: u32 = 10_000;
+
+/// Which end of the log a page is cut at where there is more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Page {
+    Oldest,
+    Newest,
+}
+
+/// `start` is in milliseconds: the first lines from then on. Without it, the last ones.
 pub async fn v1(
     State(app): State<App>,
     By(caller): By,
@@ -20,15 +31,17 @@ pub async fn v1(
     uri: Uri,
 ) -> Result<axum::Json<Value>, ApiError> {
     let query = Query::of(&uri);
-    let start = query.get("start").and_then(|text| text.parse::<i64>().ok()).unwrap_or(i64::MIN);
-    let events = events(&app, &caller, &id, limit(&query)?).await?;
-    let events: Vec<_> = events.iter().filter(|event| event.at.as_millisecond() >= start).collect();
+    let since = query.get("start").and_then(|text| text.parse().ok()).map(from_millisecond);
+    let page = if since.is_some() { Page::Oldest } else { Page::Newest };
+    let wanted = EventFilter { since, ..EventFilter::default() };
+    let events = events(&app, &caller, &id, wanted, page, limit(&query)?).await?;
     let lines: Vec<_> = events.iter().map(|event| json!({ "timestamp": event.at, "line": record(event) })).collect();
-    let entries: Vec<_> = events.iter().map(|event| entry(event)).collect();
+    let entries: Vec<_> = events.iter().map(entry).collect();
     Ok(axum::Json(json!({ "logs": lines, "logEntries": entries })))
 }
 
-/// `cursor` is in milliseconds.
+/// `cursor` is in milliseconds: forward from it come the lines at it and after, oldest first; backward those before it,
+/// newest first.
 pub async fn v2(
     State(app): State<App>,
     By(caller): By,
@@ -37,29 +50,43 @@ pub async fn v2(
 ) -> Result<axum::Json<Value>, ApiError> {
     let query = Query::of(&uri);
     let backward = query.get("direction") == Some("backward");
-    let cursor = query.get("cursor").and_then(|text| text.parse::<i64>().ok());
+    let cursor = query.get("cursor").and_then(|text| text.parse().ok()).map(from_millisecond);
     let search = query.get("search").unwrap_or_default();
-    let mut events = events(&app, &caller, &id, limit(&query)?).await?;
-    events.retain(|event| {
-        let at = event.at.as_millisecond();
-        let in_span = cursor.is_none_or(|cursor| if backward { at < cursor } else { at >= cursor });
-        in_span && line(event).contains(search)
-    });
+    let limit = limit(&query)?;
+    let (page, wanted) = if backward {
+        (Page::Newest, EventFilter { before: cursor, ..EventFilter::default() })
+    } else {
+        (Page::Oldest, EventFilter { since: cursor, ..EventFilter::default() })
+    };
+    let read = if search.is_empty() { limit } else { SEARCHED };
+    let mut events = events(&app, &caller, &id, wanted, page, read).await?;
+    events.retain(|event| line(event).contains(search));
     if backward {
         events.reverse();
     }
+    events.truncate(limit as usize);
     Ok(axum::Json(json!({ "logs": events.iter().map(entry).collect::<Vec<_>>() })))
 }
 
 /// Of a sandbox that is gone as well: that is when people look.
-async fn events(app: &App, caller: &Caller, id: &str, limit: u32) -> Result<Vec<Event>, ApiError> {
+async fn events(
+    app: &App,
+    caller: &Caller,
+    id: &str,
+    wanted: EventFilter,
+    page: Page,
+    limit: u32,
+) -> Result<Vec<Event>, ApiError> {
     let sandbox = app.sandbox_even_destroyed(caller, id).await?;
     let filter = EventFilter {
         organisation: Some(caller.organisation.clone()),
         sandbox: Some(sandbox.id.to_string()),
-        kind: None,
+        ..wanted
     };
-    Ok(app.store().events(&filter, 0, limit).await?)
+    Ok(match page {
+        Page::Oldest => app.store().events(&filter, 0, limit).await?,
+        Page::Newest => app.store().newest_events(&filter, 0, limit).await?,
+    })
 }
 
 fn limit(query: &Query) -> Result<u32, ApiError> {
