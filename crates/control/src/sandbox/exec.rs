@@ -1,6 +1,6 @@
-//! One command from start to end, its output gathered.
+//! One command: from start to end with its output gathered, or started and left to itself.
 
-use cove_protocol::process::{Exit, Spec};
+use cove_protocol::process::{Exit, Selector, Spec};
 use cove_protocol::{Event, Reply, Request};
 
 use crate::guest::{Guest, GuestError, Item};
@@ -51,6 +51,34 @@ pub async fn run_to_end(guest: &Guest, spec: Spec, input: Option<&[u8]>) -> Resu
         output = gather => output,
         () = feed => Err(GuestError::Protocol("input ended the command".into())),
     }
+}
+
+/// Starts the command and leaves it to itself. Its input is given to it as it reads, in the background, and then ends.
+pub async fn start_in_background(guest: &Guest, spec: Spec, input: Option<Vec<u8>>) -> Result<u32, GuestError> {
+    let (reply, _) = guest.open(&Request::Start(spec)).await?;
+    let Reply::Started { pid, .. } = reply else {
+        return Err(GuestError::Protocol(format!("start answered {reply:?}")));
+    };
+    if let Some(input) = input {
+        let guest = guest.clone();
+        tokio::spawn(async move {
+            // A command that ends or closes its input before it has read all of it is not wrong.
+            if let Err(error) = feed(&guest, pid, &input).await {
+                tracing::debug!(pid, %error, "the rest of a background command's input was not wanted");
+            }
+        });
+    }
+    Ok(pid)
+}
+
+async fn feed(guest: &Guest, pid: u32, input: &[u8]) -> Result<(), GuestError> {
+    let process = Selector::Pid(pid);
+    let mut operation = guest.send(&Request::Input { process: process.clone() }).await?;
+    operation.to.stdin(input).await?;
+    operation.to.end().await?;
+    operation.reply().await?;
+    guest.call(&Request::CloseStdin { process }).await?;
+    Ok(())
 }
 
 const NO_EXIT: Exit = Exit { code: None, signal: None, timed_out: false, out_of_memory: false };

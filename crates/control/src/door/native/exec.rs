@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::auth::Authenticated;
 use super::error::ApiError;
 use super::extract::{Body, Path};
-use crate::sandbox::exec::run_to_end;
+use crate::sandbox::exec::{run_to_end, start_in_background};
 use crate::{App, Error, Scope};
 
 /// A command and how to run it.
@@ -32,7 +32,7 @@ pub struct ExecBody {
     pub timeout_seconds: Option<f64>,
     /// A name to find the process by later.
     pub tag: Option<String>,
-    /// Start it and answer at once; it goes on.
+    /// Start it and answer at once; it goes on, and reads `stdin` as it likes.
     pub background: bool,
     /// Give output as base64 as well, for what is no text.
     pub base64: bool,
@@ -137,10 +137,7 @@ pub async fn exec(
     let spec = body.spec(stdio)?;
     let (_, guest) = app.reach(&caller, &id).await?;
     if body.background {
-        let (reply, _) = guest.open(&cove_protocol::Request::Start(spec)).await?;
-        let cove_protocol::Reply::Started { pid, .. } = reply else {
-            return Err(Error::internal(format!("start answered {reply:?}")).into());
-        };
+        let pid = start_in_background(&guest, spec, body.stdin.map(String::into_bytes)).await?;
         return Ok(Json(ExecResult {
             pid,
             stdout: String::new(),
