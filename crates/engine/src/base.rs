@@ -13,9 +13,6 @@ use std::path::{Path, PathBuf};
 use crate::error::Error;
 use crate::fence::Inside;
 
-/// Where a sandbox's programs are looked for; the last is ours.
-pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/cove/bin";
-
 /// Names that people use and a host may not have, each a link to what it has.
 const ALIASES: [(&str, &str); 2] = [("python", "/usr/bin/python3"), ("pip", "/usr/bin/pip3")];
 
@@ -23,7 +20,15 @@ const ALIASES: [(&str, &str); 2] = [("python", "/usr/bin/python3"), ("pip", "/us
 pub const USER: u32 = 1000;
 
 /// Raised when what is written here changes.
-const EDITION: u32 = 2;
+const EDITION: u32 = 3;
+
+/// Programs that come before the host's of the same name (`PATH` of `cove_protocol::process`), each where the host has it.
+const SHIMS: [(&str, &str); 4] = [
+    ("apt", include_str!("base/apt-get")),
+    ("apt-get", include_str!("base/apt-get")),
+    ("df", include_str!("base/df")),
+    ("npm", include_str!("base/npm")),
+];
 
 /// Host files a sandbox's programs need to find libraries, certificates, names and time.
 const COPIED: [&str; 26] = [
@@ -58,18 +63,20 @@ const COPIED: [&str; 26] = [
 /// Certificates, without the directory of private keys that lies beside them.
 const COPIED_TLS: [&str; 3] = ["ssl/certs", "ssl/openssl.cnf", "pki/ca-trust/extracted"];
 
-const DIRECTORIES: [(&str, u32); 26] = [
+const DIRECTORIES: [(&str, u32); 28] = [
     ("dev", 0o755),
     ("etc", 0o755),
     ("etc/pam.d", 0o755),
     ("etc/sudoers.d", 0o750),
     ("home", 0o755),
+    ("home/daytona", 0o755),
     ("home/user", 0o755),
     ("media", 0o755),
     ("mnt", 0o755),
     ("opt", 0o755),
     ("opt/cove", 0o755),
     ("opt/cove/bin", 0o755),
+    ("opt/cove/shims", 0o755),
     ("proc", 0o555),
     ("root", 0o700),
     ("run", 0o755),
@@ -92,7 +99,7 @@ const LINKS: [(&str, &str); 3] = [("var/run", "/run"), ("var/lock", "/run/lock")
 /// The directories of `/` that a merged host keeps in `/usr`.
 const MERGED: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 
-const FILES: [(&str, u32, &str); 13] = [
+const FILES: [(&str, u32, &str); 16] = [
     (
         "etc/passwd",
         0o644,
@@ -100,12 +107,13 @@ const FILES: [(&str, u32, &str); 13] = [
          daemon:*:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n\
          www-data:*:33:33:www-data:/var/www:/usr/sbin/nologin\n\
          user:*:1000:1000:user:/home/user:/bin/bash\n\
+         daytona:*:1000:1000:daytona:/home/daytona:/bin/bash\n\
          nobody:*:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
     ),
     (
         "etc/group",
         0o644,
-        "root:*:0:\ndaemon:*:1:\ntty:*:5:\nwww-data:*:33:\nsudo:*:27:user\nutmp:*:43:\nusers:*:100:\nuser:*:1000:\nnogroup:*:65534:\n",
+        "root:*:0:\ndaemon:*:1:\ntty:*:5:\nwww-data:*:33:\nsudo:*:27:user,daytona\nutmp:*:43:\nusers:*:100:\nuser:*:1000:\nnogroup:*:65534:\n",
     ),
     (
         "etc/nsswitch.conf",
@@ -117,23 +125,50 @@ const FILES: [(&str, u32, &str); 13] = [
     (
         "etc/profile",
         0o644,
-        "export PATH=${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/cove/bin}\n\
+        "export PATH=${PATH:-/opt/cove/shims:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/cove/bin}\n\
+         case \":$PATH:\" in *\":$HOME/.local/bin:\"*) ;; *) PATH=\"$HOME/.local/bin:$PATH\" ;; esac\n\
+         export LANG=\"${LANG:-C.UTF-8}\"\n\
          [ -n \"$BASH_VERSION\" ] && [ -n \"$PS1\" ] && [ -r /etc/bash.bashrc ] && . /etc/bash.bashrc\n\
          :\n",
     ),
     ("etc/bash.bashrc", 0o644, "[ -z \"$PS1\" ] && return\nPS1='\\u@\\h:\\w\\$ '\nshopt -s checkwinsize\n"),
     ("etc/environment", 0o644, ""),
-    ("etc/sudoers", 0o440, "Defaults env_reset\nroot ALL=(ALL:ALL) ALL\nuser ALL=(ALL:ALL) NOPASSWD: ALL\n"),
+    // Nobody else's system is broken by a package: pip may write beside the host's (PEP 668), and root may use it.
+    (
+        "etc/pip.conf",
+        0o644,
+        "[global]\nbreak-system-packages = true\nroot-user-action = ignore\ndisable-pip-version-check = true\n",
+    ),
+    (
+        "etc/sudoers",
+        0o440,
+        "Defaults env_reset\n\
+         Defaults secure_path=\"/opt/cove/shims:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/cove/bin\"\n\
+         root ALL=(ALL:ALL) ALL\nuser ALL=(ALL:ALL) NOPASSWD: ALL\ndaytona ALL=(ALL:ALL) NOPASSWD: ALL\n",
+    ),
     // Root of a sandbox is nobody outside of it, and `user` may become root by sudoers: no module needs to ask.
     ("etc/pam.d/other", 0o644, PAM_PERMIT),
     ("etc/pam.d/sudo", 0o644, PAM_PERMIT),
-    ("home/user/.profile", 0o644, "[ -n \"$BASH_VERSION\" ] && [ -f \"$HOME/.bashrc\" ] && . \"$HOME/.bashrc\"\n:\n"),
-    (
-        "home/user/.bashrc",
-        0o644,
-        "case $- in *i*) ;; *) return ;; esac\nalias ls='ls --color=auto'\nalias grep='grep --color=auto'\n",
-    ),
+    ("home/user/.profile", 0o644, USERS_PROFILE),
+    ("home/user/.bashrc", 0o644, USERS_BASHRC),
+    ("home/daytona/.profile", 0o644, USERS_PROFILE),
+    ("home/daytona/.bashrc", 0o644, USERS_BASHRC),
 ];
+
+/// What belongs to [`USER`]. It has two names and two homes: those that clients of either dialect expect.
+const USERS: [&str; 7] = [
+    "home/user",
+    "home/user/.profile",
+    "home/user/.bashrc",
+    "home/daytona",
+    "home/daytona/.profile",
+    "home/daytona/.bashrc",
+    "workspace",
+];
+
+const USERS_PROFILE: &str = "[ -n \"$BASH_VERSION\" ] && [ -f \"$HOME/.bashrc\" ] && . \"$HOME/.bashrc\"\n:\n";
+const USERS_BASHRC: &str =
+    "case $- in *i*) ;; *) return ;; esac\nalias ls='ls --color=auto'\nalias grep='grep --color=auto'\n";
 
 const PAM_PERMIT: &str = "auth required pam_permit.so\naccount required pam_permit.so\n\
     session required pam_permit.so\npassword required pam_permit.so\n";
@@ -145,6 +180,12 @@ pub fn unmerged() -> Vec<&'static str> {
         path.is_dir() && !path.is_symlink()
     };
     MERGED.into_iter().filter(outside).collect()
+}
+
+/// Those whose program the host has.
+fn shims() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let has = |name: &str| ["/usr/bin", "/usr/local/bin"].iter().any(|place| Path::new(place).join(name).exists());
+    SHIMS.into_iter().filter(move |(name, _)| has(name))
 }
 
 /// The layer for this state of the host, made if it is not there. `data` is the engine's data directory.
@@ -173,7 +214,8 @@ pub fn layer(data: &Path, inside: Inside) -> Result<PathBuf, Error> {
 /// By what goes into it.
 fn name(inside: Inside) -> String {
     let mut state = DefaultHasher::new();
-    (EDITION, env!("CARGO_PKG_VERSION"), DIRECTORIES, LINKS, ALIASES, FILES).hash(&mut state);
+    (EDITION, env!("CARGO_PKG_VERSION"), DIRECTORIES, LINKS, ALIASES, FILES, USERS).hash(&mut state);
+    shims().for_each(|shim| shim.hash(&mut state));
     for source in COPIED.iter().chain(&COPIED_TLS) {
         if let Ok(metadata) = fs::metadata(Path::new("/etc").join(source)) {
             (source, metadata.size(), metadata.mtime(), metadata.mtime_nsec(), metadata.ino()).hash(&mut state);
@@ -204,6 +246,11 @@ fn write(layer: &Path, inside: Inside) -> io::Result<()> {
         // A link to what is not there leads nowhere; where the host has the name itself, that comes first on the path.
         symlink(target, layer.join("opt/cove/bin").join(name))?;
     }
+    for (name, text) in shims() {
+        let path = layer.join("opt/cove/shims").join(name);
+        fs::write(&path, text)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    }
     for source in COPIED.iter().chain(&COPIED_TLS) {
         let (from, to) = (Path::new("/etc").join(source), layer.join("etc").join(source));
         if fs::symlink_metadata(&from).is_ok() {
@@ -219,7 +266,7 @@ fn write(layer: &Path, inside: Inside) -> io::Result<()> {
     if inside != Inside::Range {
         return Ok(());
     }
-    for name in ["home/user", "home/user/.profile", "home/user/.bashrc", "workspace"] {
+    for name in USERS {
         chown(layer.join(name), Some(USER), Some(USER))?;
     }
     Ok(())

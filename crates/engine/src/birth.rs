@@ -11,7 +11,6 @@ use rustix::process::{Gid, Uid};
 
 use cove_sys::mount::{Attributes, Reach, set_attributes};
 
-use crate::base;
 use crate::cgroup::Entry;
 use crate::cradle::Nest;
 use crate::error::Error;
@@ -86,7 +85,9 @@ impl Birth {
         let overlays = layers.overlays(layers.map(&identity))?;
         let shown = layers.shown(&identity, spawners)?;
         let rules = layers.rules();
-        let memory_info = layers.memory.map(|memory| nest.memory_info(memory)).transpose()?;
+        // Files in memory are on a filesystem of their own, of the right size.
+        let disk = layers.spec.limits.disk.filter(|_| layers.spec.storage == Storage::Disk);
+        let memory_info = layers.memory.map(|memory| nest.memory_info(memory, disk)).transpose()?;
         let storage = open_storage(upper, &identity, layers.map(&identity))?;
         let boot_id = boot_id()?;
         let (fresh, privilege) = (layers.fresh, layers.privilege);
@@ -375,12 +376,8 @@ fn explain(refused: Refused) -> Refused {
 
 /// What the guest finds in its environment.
 fn configuration(spec: &Spec) -> String {
-    let mut env = spec.env.clone();
-    if matches!(spec.root, Root::Base | Root::BaseWith(_)) {
-        env.entry("PATH".into()).or_insert_with(|| base::PATH.into());
-    }
     let text = serde_json::json!({
-        "env": env,
+        "env": spec.env,
         "default_user": spec.default_user,
         "default_cwd": spec.default_cwd,
     });

@@ -95,8 +95,8 @@ impl Nest {
     }
 
     /// The picture of its memory, as a detached mount.
-    pub fn memory_info(&self, limit: u64) -> Result<OwnedFd, Error> {
-        memory_info::fill(&self.memory_info, &self.directory.join(MEMORY_INFO), limit)
+    pub fn memory_info(&self, memory: u64, disk: Option<u64>) -> Result<OwnedFd, Error> {
+        memory_info::fill(&self.memory_info, &self.directory.join(MEMORY_INFO), memory, disk)
     }
 
     /// Who the sandbox is, in one write: an engine that dies before it leaves an empty record, which tells nothing.

@@ -27,6 +27,7 @@ use crate::network::Proxy;
 use crate::pool::{Identity, Pool};
 use crate::privilege::{Ids, Privilege};
 use crate::process;
+use crate::processor_time;
 use crate::reaper::{self, Exit, Task};
 use crate::record::{Life, Records};
 use crate::refused::{Refused, Step};
@@ -422,13 +423,20 @@ impl House {
             usage.memory_peak = counted.memory_peak;
             usage.memory_kills = counted.memory_kills;
             usage.pids = counted.pids;
-            // A sandbox of an earlier version has no such file.
-            let _ = memory_info::renew(&self.records.memory_info(id), limits.memory, counted.memory);
+        } else if let Ok(live) = self.running(id) {
+            usage.cpu_ns = processor_time::of_tree(live.running.pid);
         }
+        let mut disk = None;
         if spec.storage == Storage::Disk {
             usage.disk = self.store.used(id)?.bytes;
+            disk = limits.disk.map(|limit| memory_info::Share { limit, used: usage.disk });
         } else if let Ok(live) = self.running(id) {
             usage.disk = live.files_in_memory();
+        }
+        if usage.memory > 0 {
+            let memory = memory_info::Share { limit: limits.memory, used: usage.memory };
+            // A sandbox of an earlier version has no such file.
+            let _ = memory_info::renew(&self.records.memory_info(id), memory, disk);
         }
         if let Some(counters) = self.proxy.get().and_then(|proxy| proxy.counters(id)) {
             (usage.network_received, usage.network_sent) = (counters.received, counters.sent);

@@ -1,8 +1,11 @@
-//! The memory a sandbox believes to have.
+//! The memory, and the disk, a sandbox believes to have.
 //!
 //! The kernel tells the host's memory in `/proc/meminfo`, whatever the cgroup allows, and programs that size their
 //! heaps by it are killed. A file with the sandbox's limit is mounted over it. It is a picture: the total is right at all
 //! times, what is free is as of the last time somebody asked for the sandbox's usage. sysinfo(2) still tells the host's.
+//!
+//! Two more lines are for the `df` of the built-in template: statfs(2) on an overlay tells of the filesystem that the upper
+//! lies on, which many sandboxes share, and quotas of btrfs do not show in it.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,9 +20,17 @@ use cove_sys::mount::{Attributes, Reach, set_attributes};
 use crate::error::Error;
 use crate::refused::Step;
 
+/// What a sandbox has of something, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Share {
+    pub limit: u64,
+    pub used: u64,
+}
+
 /// Writes the file, which lies at `path`, and opens it as a detached mount.
-pub fn fill(file: &File, path: &Path, limit: u64) -> Result<OwnedFd, Error> {
-    file.write_all_at(text(limit, 0).as_bytes(), 0).map_err(Error::file("write", path))?;
+pub fn fill(file: &File, path: &Path, memory: u64, disk: Option<u64>) -> Result<OwnedFd, Error> {
+    let (memory, disk) = (Share { limit: memory, used: 0 }, disk.map(|limit| Share { limit, used: 0 }));
+    file.write_all_at(text(memory, disk).as_bytes(), 0).map_err(Error::file("write", path))?;
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let mount = rustix::mount::open_tree(CWD, path, flags).map_err(|errno| Error::file("open", path)(errno.into()))?;
     let fixed = Attributes::READ_ONLY.and(Attributes::NO_SUID).and(Attributes::NO_DEVICES).and(Attributes::NO_EXEC);
@@ -28,14 +39,15 @@ pub fn fill(file: &File, path: &Path, limit: u64) -> Result<OwnedFd, Error> {
 }
 
 /// Renews what a running sandbox sees, in place.
-pub fn renew(path: &Path, limit: u64, used: u64) -> Result<(), Error> {
+pub fn renew(path: &Path, memory: Share, disk: Option<Share>) -> Result<(), Error> {
     let file = File::options().write(true).open(path).map_err(Error::file("open", path))?;
-    file.write_all_at(text(limit, used).as_bytes(), 0).map_err(Error::file("write", path))
+    file.write_all_at(text(memory, disk).as_bytes(), 0).map_err(Error::file("write", path))
 }
 
 /// Lines of one width, so that a reader during a renewal sees old or new numbers, never half a line.
-fn text(limit: u64, used: u64) -> String {
-    let (total, free) = (limit >> 10, limit.saturating_sub(used) >> 10);
+fn text(memory: Share, disk: Option<Share>) -> String {
+    let (total, free) = (memory.limit >> 10, memory.limit.saturating_sub(memory.used) >> 10);
+    let disk = disk.unwrap_or(Share { limit: 0, used: 0 });
     let lines = [
         ("MemTotal:", total),
         ("MemFree:", free),
@@ -57,6 +69,8 @@ fn text(limit: u64, used: u64) -> String {
         ("SUnreclaim:", 0),
         ("CommitLimit:", total),
         ("Committed_AS:", total - free),
+        ("SandboxDisk:", disk.limit >> 10),
+        ("SandboxDiskUsed:", disk.used >> 10),
     ];
     lines.iter().map(|(name, kilobytes)| format!("{name:<16}{kilobytes:>12} kB\n")).collect()
 }
@@ -65,7 +79,9 @@ fn text(limit: u64, used: u64) -> String {
 mod tests {
     #[test]
     fn the_total_is_the_limit_and_every_text_has_one_length() {
-        let (empty, full) = (super::text(1 << 30, 0), super::text(1 << 30, 2 << 30));
+        let of = |used, disk| super::text(super::Share { limit: 1 << 30, used }, disk);
+        let (empty, full) = (of(0, None), of(2 << 30, Some(super::Share { limit: 5 << 30, used: 1 << 30 })));
+        assert!(full.contains("SandboxDisk:         5242880 kB\nSandboxDiskUsed:     1048576 kB\n"), "{full}");
         assert!(empty.starts_with("MemTotal:            1048576 kB\nMemFree:             1048576 kB\n"), "{empty}");
         assert!(full.contains("MemAvailable:              0 kB\n"), "{full}");
         assert_eq!(empty.len(), full.len());

@@ -33,7 +33,7 @@ fn the_base_template_has_the_hosts_programs_and_files_of_its_own() {
     let house = House::open();
     let id = house.launch();
     assert_eq!(house.output(&id, "echo $((6*7)); id -un; pwd; hostname"), "42\nuser\n/home/user\nhouse");
-    assert_eq!(house.output(&id, "touch /home/user/mine /tmp/mine && ls /home"), "user");
+    assert_eq!(house.output(&id, "touch /home/user/mine /tmp/mine && ls /home"), "daytona\nuser");
     let ran = house.run_as(&id, Some("root"), "echo new > /usr/local/bin/new && cat /usr/local/bin/new");
     assert_eq!(ran.stdout, "new\n", "{ran:?}");
     assert!(!std::path::Path::new("/usr/local/bin/new").exists(), "a write to /usr reached the host");

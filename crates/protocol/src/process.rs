@@ -4,6 +4,15 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+/// Where programs are looked for unless the sandbox or the process says otherwise: the user's own, then stand-ins for programs
+/// of the template that need one (`/opt/cove/shims`), the template's, and last what most templates have under another
+/// name (`/opt/cove/bin`). A leading `~/` is the user's home.
+pub const PATH: &str =
+    "~/.local/bin:/opt/cove/shims:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/cove/bin";
+
+/// The locale: every character, and no country's habits.
+pub const LANG: &str = "C.UTF-8";
+
 /// What to run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -52,7 +61,7 @@ pub enum OnDisconnect {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
     pub command: Command,
-    /// On top of the sandbox's own environment, which is on top of `HOME`, `USER`, `LOGNAME`, `SHELL` and `PATH`.
+    /// On top of the sandbox's own environment, which is on top of `HOME`, `USER`, `LOGNAME`, `SHELL`, `LANG` and `PATH`.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
     /// The user's home where absent. A directory that does not exist is an error, not a fallback.

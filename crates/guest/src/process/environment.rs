@@ -4,13 +4,11 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 
 use cove_protocol::Failure;
-use cove_protocol::process::{Command, Stdio};
+use cove_protocol::process::{Command, LANG, PATH, Stdio};
 use rustix::fs::{Access, access};
 
 use crate::failure::{Result, invalid};
 use crate::users::User;
-
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What the user gets by itself, then the sandbox's own, then the process's own.
 pub fn compose(
@@ -24,6 +22,7 @@ pub fn compose(
         ("USER".to_owned(), user.name.clone()),
         ("LOGNAME".to_owned(), user.name.clone()),
         ("SHELL".to_owned(), user.shell.clone()),
+        ("LANG".to_owned(), LANG.to_owned()),
         ("PATH".to_owned(), PATH.to_owned()),
     ]);
     if let Stdio::Terminal(_) = stdio {
@@ -37,7 +36,21 @@ pub fn compose(
         }
         environment.insert(name.clone(), value.clone());
     }
+    let home = environment.get("HOME").cloned().unwrap_or_default();
+    if let Some(path) = environment.get_mut("PATH").filter(|path| path.starts_with("~/") || path.contains(":~/")) {
+        *path = at_home(path, &home);
+    }
     Ok(environment)
+}
+
+/// The path with the home for each `~` that begins an entry, as a shell would have put it.
+fn at_home(path: &str, home: &str) -> String {
+    let home = home.trim_end_matches('/');
+    let entries = path.split(':').map(|entry| match entry.strip_prefix("~/") {
+        Some(rest) => format!("{home}/{rest}"),
+        None => entry.to_owned(),
+    });
+    entries.collect::<Vec<_>>().join(":")
 }
 
 pub fn encode(environment: &BTreeMap<String, String>) -> Result<Vec<CString>> {
@@ -63,7 +76,7 @@ pub fn words(command: &Command, environment: &BTreeMap<String, String>) -> Resul
     let candidates = if program.contains('/') {
         vec![terminated("program", program.clone())?]
     } else {
-        let path = environment.get("PATH").map_or(PATH, String::as_str);
+        let path = environment.get("PATH").map_or("/usr/bin:/bin", String::as_str);
         path.split(':')
             .map(|directory| if directory.is_empty() { "." } else { directory })
             .map(|directory| terminated("program", format!("{directory}/{program}")))
@@ -120,7 +133,11 @@ mod tests {
         assert_eq!(environment["HOME"], "/sandbox");
         assert_eq!(environment["A"], "own");
         assert_eq!(environment["USER"], "user");
-        assert_eq!(environment["PATH"], PATH);
+        assert_eq!(environment["LANG"], "C.UTF-8");
+        assert!(
+            environment["PATH"].starts_with("/sandbox/.local/bin:/opt/cove/shims:/usr/local/sbin:"),
+            "{environment:?}"
+        );
         assert!(!environment.contains_key("TERM"));
     }
 
