@@ -184,3 +184,25 @@ def test_an_sdk_that_knows_no_pause_is_told_the_nearest_word(server, fresh):
     assert seen["state"] == "paused"
 
 
+
+
+def test_the_inside_is_what_the_original_shows(daytona, fresh):
+    assert fresh.user == "daytona"
+    assert fresh.get_user_home_dir() == "/home/daytona"
+    done = fresh.process.exec("whoami; echo $HOME; pwd; id -u; sudo -n id -u; touch ~/mine /home/user/mine; ls -ld ~user | cut -d' ' -f3")
+    assert done.result.split() == ["daytona", "/home/daytona", "/home/daytona", "1000", "0", "daytona"]
+    told = fresh.process.exec("echo $DAYTONA_SANDBOX_ID $DAYTONA_SANDBOX_SNAPSHOT $DAYTONA_SANDBOX_USER $DAYTONA_REGION_ID $LANG").result
+    assert told.split() == [fresh.id, fresh.snapshot, "daytona", fresh.target, "C.UTF-8"]
+    assert fresh.env == {}, "those are not the caller's"
+    assert fresh.process.code_run("import os; print(os.environ['DAYTONA_SANDBOX_ID'])").result.strip() == fresh.id
+
+
+def test_the_user_that_was_asked_for_runs_the_commands(daytona):
+    from daytona import CreateSandboxFromSnapshotParams
+
+    sandbox = daytona.create(CreateSandboxFromSnapshotParams(os_user="root", env_vars={"MINE": "1"}))
+    try:
+        assert (sandbox.user, sandbox.env) == ("root", {"MINE": "1"})
+        assert sandbox.process.exec("whoami; pwd; echo $DAYTONA_SANDBOX_USER $MINE").result.split() == ["root", "/root", "root", "1"]
+    finally:
+        daytona.delete(sandbox)

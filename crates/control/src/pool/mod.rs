@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use cove_protocol::Request;
 use serde::Serialize;
+use tokio::sync::Semaphore;
 
 use self::members::{Member, Members, Waiting};
 use crate::event::Kind;
@@ -57,9 +58,18 @@ pub struct Pool {
 
 type Name = (String, String);
 
-#[derive(Default)]
 pub struct Pools {
     all: Mutex<HashMap<Name, Members>>,
+    /// Turns to import what cells begin with: seconds of a processor each. Half of the processors is left to callers, whose
+    /// first cells took ten times as long beside four members that were warmed at once.
+    warming: Semaphore,
+}
+
+impl Default for Pools {
+    fn default() -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Pools { all: Mutex::default(), warming: Semaphore::new((processors / 2).max(1)) }
+    }
 }
 
 impl Pools {
@@ -184,7 +194,7 @@ impl App {
             let Some(taken) = member.flatten() else { return Ok(None) };
             let member = &taken.sandbox;
             self.refill_soon();
-            let mut sandbox = adopt(draft, member);
+            let mut sandbox = adopt(draft, member, new);
             let outdated = member.root != draft.root;
             if outdated || !self.is_fit_for_use(&sandbox, template, new).await {
                 let why = if outdated {
@@ -317,6 +327,7 @@ impl App {
 
     /// Has the member's Python wait for its first cell. One that is not warm still works: its first cell is slower.
     async fn warm_member(&self, member: &Sandbox, warmth: Warmth) {
+        let _turn = self.pools().warming.acquire().await;
         if let Ok(provider) = self.provider(&member.provider)
             && let Err(error) = self.interpreter().warm(&member.id, &provider.guest(&member.id), warmth).await
         {
@@ -347,8 +358,15 @@ fn fits(draft: &Sandbox, new: &NewSandbox, template: &Template) -> bool {
 }
 
 /// The draft in the member's body.
-fn adopt(draft: &Sandbox, member: &Sandbox) -> Sandbox {
+fn adopt(draft: &Sandbox, member: &Sandbox, new: &NewSandbox) -> Sandbox {
+    let mut env = draft.env.clone();
+    if let Some(id) = new.id_variable.as_ref().and_then(|name| env.get_mut(name))
+        && id == draft.id.as_str()
+    {
+        *id = member.id.to_string();
+    }
     Sandbox {
+        env,
         id: member.id.clone(),
         provider: member.provider.clone(),
         server: member.server.clone(),

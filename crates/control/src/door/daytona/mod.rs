@@ -19,6 +19,7 @@ mod api;
 mod body;
 mod events;
 mod forward;
+mod marks;
 mod origin;
 mod preview;
 mod problem;

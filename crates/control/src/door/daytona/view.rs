@@ -83,7 +83,7 @@ pub fn sandbox(sandbox: &Sandbox, origin: &Origin) -> Value {
         "organizationId": sandbox.organisation,
         "name": sandbox.name.clone().unwrap_or_else(|| sandbox.id.to_string()),
         "user": sandbox.user,
-        "env": sandbox.env,
+        "env": super::marks::without(&sandbox.env),
         "labels": sandbox.labels,
         "public": sandbox.public,
         "networkBlockAll": closed && sandbox.network.allow.is_empty(),

@@ -1,6 +1,8 @@
 //! What a program inside can read of where it runs, beside the environment of the commands that clients start: files
 //! that are there for all others too, under the names that the dialect gives them.
 
+use std::collections::BTreeMap;
+
 use cove_protocol::Request as Ask;
 use cove_protocol::file::WriteMode;
 
@@ -10,9 +12,24 @@ use crate::sandbox::Sandbox;
 
 const FOLDER: &str = "/run/e2b";
 
+/// Holds the sandbox's id.
+pub const ID: &str = "E2B_SANDBOX_ID";
+
 /// Name and value, in the environment and in files alike.
 pub fn of(id: &str, template: &str) -> [(&'static str, String); 3] {
-    [("E2B_SANDBOX", "true".into()), ("E2B_SANDBOX_ID", id.into()), ("E2B_TEMPLATE_ID", template.into())]
+    [("E2B_SANDBOX", "true".into()), (ID, id.into()), ("E2B_TEMPLATE_ID", template.into())]
+}
+
+/// The caller's variables with ours, for every process whoever starts it: an interpreter, a terminal, a start command. The id
+/// is added when it is known.
+pub fn with(env: BTreeMap<String, String>, template: &str) -> BTreeMap<String, String> {
+    let mut all: BTreeMap<String, String> = of("", template)
+        .into_iter()
+        .filter(|(name, _)| *name != ID)
+        .map(|(name, value)| (name.into(), value))
+        .collect();
+    all.extend(env);
+    all
 }
 
 /// Writes the files, all at once.

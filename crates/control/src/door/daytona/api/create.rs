@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::Value;
@@ -11,11 +11,12 @@ use serde_json::Value;
 use crate::door::daytona::Door;
 use crate::door::daytona::admit::Authenticated;
 use crate::door::daytona::body::Lenient;
+use crate::door::daytona::marks;
 use crate::door::daytona::origin::Origin;
 use crate::door::daytona::problem::{Answer, Problem};
 use crate::door::daytona::view::{self, LONGEST_ARCHIVE_MINUTES};
 use crate::sandbox::network::{Access, NetworkPolicy};
-use crate::sandbox::{Expiry, LimitsChange, NewSandbox, TimersChange};
+use crate::sandbox::{Expiry, LimitsChange, NewSandbox, State, TimersChange};
 use crate::{Caller, Error};
 
 /// What the original does where nothing is said.
@@ -60,7 +61,7 @@ fn bad(message: impl Into<String>) -> Problem {
 /// Answers when the sandbox runs, so that no client needs to wait by polling. It must be 200: the Python SDK takes 201
 /// for nothing.
 pub async fn create(
-    State(door): State<Door>,
+    Shared(door): Shared<Door>,
     Authenticated(caller): Authenticated,
     origin: Origin,
     Lenient(body): Lenient<Body>,
@@ -71,6 +72,7 @@ pub async fn create(
     let network = network(body.network_block_all, body.network_allow_list, body.domain_allow_list);
     // As the original: the internet, unless something else is said.
     let network = network.unwrap_or_else(NetworkPolicy::open);
+    let user = body.user.filter(|user| !user.is_empty()).unwrap_or_else(|| marks::USER.into());
     let new = NewSandbox {
         timers: timers(&Intervals {
             stop: body.auto_stop_interval,
@@ -80,16 +82,23 @@ pub async fn create(
             lifetime: body.ttl_minutes,
         })?,
         name: body.name.filter(|name| !name.is_empty()),
+        env: marks::with(body.env.unwrap_or_default(), &template, &user, &caller.organisation),
+        id_variable: Some(marks::ID.into()),
         template: Some(template),
         labels: body.labels.unwrap_or_default(),
-        env: body.env.unwrap_or_default(),
         limits,
         network,
-        user: body.user.filter(|user| !user.is_empty()),
+        user: Some(user),
         public: body.public.unwrap_or(false),
         ..NewSandbox::default()
     };
     let sandbox = door.app.create_sandbox(&caller, new).await?;
+    if sandbox.user == marks::USER && sandbox.state == State::Running && door.app.is_here(&sandbox) {
+        let (sandbox, guest) = door.app.reach_into(sandbox.clone()).await?;
+        if let Err(error) = marks::name_user(&guest).await {
+            tracing::warn!(sandbox = %sandbox.id, %error, "give the sandbox's user this dialect's name");
+        }
+    }
     Ok(Json(view::sandbox(&sandbox, &origin)))
 }
 

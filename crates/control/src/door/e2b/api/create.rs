@@ -91,10 +91,13 @@ async fn create(
         network: network.told,
         allow_internet_access: wanted.allow_internet_access,
     };
+    let template = template_name(&wanted.template)?;
+    let template_of = template.clone();
     let new = NewSandbox {
-        template: Some(template_name(&wanted.template)?),
+        template: Some(template),
         labels: wanted.metadata.unwrap_or_default(),
-        env: wanted.env_vars.unwrap_or_default(),
+        env: marks::with(wanted.env_vars.unwrap_or_default(), &template_of),
+        id_variable: Some(marks::ID.into()),
         network: network.policy,
         timers,
         public: network.public,
