@@ -112,3 +112,14 @@ def test_a_signed_url_opens_one_file_and_dies_with_its_key(server, sandbox, fold
     assert sandbox.fs.download_file(f"{folder}/up.txt") == b"raw body"
     sandbox.rotate_signing_key()
     assert server.ask("GET", url)[0] == 401
+
+
+def test_a_listing_follows_links_and_leaves_out_those_that_lead_nowhere(sandbox):
+    sandbox.process.exec(
+        "mkdir -p /tmp/links/real && cd /tmp/links && echo 12345 > real/file && ln -s real folder && ln -s real/file link"
+        " && ln -s nowhere dangling && ln -s circle circle"
+    )
+    listed = {entry.name: entry for entry in sandbox.fs.list_files("/tmp/links")}
+    assert sorted(listed) == ["folder", "link", "real"]
+    assert listed["folder"].is_dir and not listed["link"].is_dir
+    assert listed["link"].size == 6

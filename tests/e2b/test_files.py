@@ -184,3 +184,49 @@ def test_parts_of_a_file(server, sandbox):
     assert refused.value.code == 416
     _, body, headers = fetch(link, headers={"Accept-Encoding": "gzip"})
     assert headers["Content-Encoding"] == "gzip" and gzip.decompress(body) == b"0123456789"
+
+
+def test_one_link_in_a_circle_does_not_break_a_listing(sandbox):
+    sandbox.commands.run("mkdir circle && cd circle && ln -s a b && ln -s b a && ln -s self self && ln -s /etc/passwd/x odd && echo 1 > file")
+    listed = {entry.name: entry for entry in sandbox.files.list("circle")}
+    assert sorted(listed) == ["a", "b", "file", "odd", "self"]
+    assert listed["file"].type == FileType.FILE
+    assert sandbox.files.get_info("circle/self").symlink_target == "/home/user/circle/self"
+
+
+def test_a_directory_over_a_file_is_refused_in_the_originals_words(sandbox):
+    sandbox.files.write("plain", "x")
+    for path in ("plain", "plain/below"):
+        with pytest.raises(InvalidArgumentException, match="already exists but it is not a directory|is not a directory"):
+            sandbox.files.make_dir(path)
+    with pytest.raises(InvalidArgumentException, match="path already exists but it is not a directory"):
+        sandbox.files.make_dir("plain")
+
+
+def test_an_unknown_user_is_told_alike_whatever_is_asked(sandbox):
+    from e2b import AuthenticationException
+
+    calls = {
+        "list": lambda: sandbox.files.list("/tmp", user="bob"),
+        "info": lambda: sandbox.files.get_info("/tmp", user="bob"),
+        "exists": lambda: sandbox.files.exists("/tmp", user="bob"),
+        "make": lambda: sandbox.files.make_dir("/tmp/bobs", user="bob"),
+        "move": lambda: sandbox.files.rename("/tmp/a", "/tmp/b", user="bob"),
+        "remove": lambda: sandbox.files.remove("/tmp/a", user="bob"),
+        "watch": lambda: sandbox.files.watch_dir("/tmp", user="bob"),
+        "read": lambda: sandbox.files.read("/etc/hostname", user="bob"),
+        "write": lambda: sandbox.files.write("/tmp/b", "x", user="bob"),
+        "command": lambda: sandbox.commands.run("true", user="bob"),
+    }
+    for name, call in calls.items():
+        with pytest.raises(AuthenticationException, match="invalid username: 'bob'"):
+            call()
+            raise AssertionError(f"{name} did not refuse")
+
+
+def test_files_can_be_made_and_written_though_root_has_lost_its_name(sandbox):
+    sandbox.commands.run("sed -i /^root:/d /etc/passwd", user="root")
+    assert sandbox.files.make_dir("still/made", request_timeout=10) is True
+    sandbox.files.write("still/made/file", "kept", request_timeout=10)
+    assert sandbox.files.read("still/made/file", request_timeout=10) == "kept"
+    assert sandbox.files.get_info("still/made/file").owner == "user"

@@ -92,7 +92,7 @@ impl Users {
             },
             _ => {
                 let message = format!("user {who:?} is not in the sandbox's /etc/passwd");
-                return Err(Failure::new(FailureKind::NotFound, message));
+                return Err(Failure::new(FailureKind::UnknownUser, message));
             }
         };
         if let Some(group) = group {
@@ -119,7 +119,7 @@ impl Users {
             Ok(_) => Err(invalid(format!("group {wanted} is not a valid number"))),
             Err(_) => {
                 let message = format!("group {wanted:?} is not in the sandbox's /etc/group");
-                Err(Failure::new(FailureKind::NotFound, message))
+                Err(Failure::new(FailureKind::UnknownUser, message))
             }
         }
     }
@@ -231,8 +231,8 @@ mod tests {
 
     #[test]
     fn a_stranger_is_not_found_by_name() {
-        assert_eq!(sandbox().find("mallory").unwrap_err().kind, FailureKind::NotFound);
-        assert_eq!(sandbox().find("user:nobody").unwrap_err().kind, FailureKind::NotFound);
+        assert_eq!(sandbox().find("mallory").unwrap_err().kind, FailureKind::UnknownUser);
+        assert_eq!(sandbox().find("user:nobody").unwrap_err().kind, FailureKind::UnknownUser);
         assert!(sandbox().find("4294967295").is_err());
         assert!(sandbox().find("").is_err());
     }

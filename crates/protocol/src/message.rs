@@ -316,6 +316,8 @@ pub struct Failure {
 #[serde(rename_all = "snake_case")]
 pub enum FailureKind {
     NotFound,
+    /// The user or group is not in the sandbox's files.
+    UnknownUser,
     AlreadyExists,
     PermissionDenied,
     NotADirectory,

@@ -134,6 +134,7 @@ fn of_kind(kind: FailureKind) -> (StatusCode, &'static str) {
         FailureKind::NotADirectory
         | FailureKind::IsADirectory
         | FailureKind::NotEmpty
+        | FailureKind::UnknownUser
         | FailureKind::InvalidArgument => (StatusCode::BAD_REQUEST, "BAD_REQUEST"),
         FailureKind::Exhausted => (StatusCode::INSUFFICIENT_STORAGE, "RESOURCES_EXHAUSTED"),
         FailureKind::WrongState => (StatusCode::GONE, "GONE"),

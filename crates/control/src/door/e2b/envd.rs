@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use cove_protocol::{Reply, Request as Ask};
+use cove_protocol::{FailureKind, Reply, Request as Ask};
 use http::{HeaderMap, Method, Request, StatusCode, header};
 
 use super::connect::{Code, Ending, RpcError, stream, unary};
@@ -26,8 +26,9 @@ pub const PORT: u16 = 49983;
 pub const VERSION: &str = "0.6.13";
 
 /// The file calls act with these rights, as the original does: a client may write where its default user may not,
-/// and what it makes belongs to that user. Inside its own sandbox everybody may become root anyway.
-pub const ROOT: &str = "root";
+/// and what it makes belongs to that user. Inside its own sandbox everybody may become root anyway. By number: a sandbox
+/// may have lost the name, or given it to somebody else.
+pub const ROOT: &str = "0";
 
 #[derive(Clone)]
 pub struct Envd {
@@ -145,19 +146,36 @@ impl Envd {
     }
 
     /// The home of the user who acts; an unknown user is an answer of its own.
-    pub async fn home(&self, user: Option<&str>) -> Result<String, Ending> {
+    async fn home(&self, user: Option<&str>) -> Result<String, Ending> {
         let name = user.unwrap_or(&self.default_user);
         let ask = Ask::Stat { path: "~".into(), user: Some(name.to_owned()), follow: true };
         match self.guest.call(&ask).await {
             Ok(Reply::Entry { entry }) => Ok(entry.path),
             Ok(_) => Err(unexpected().into()),
-            Err(error @ GuestError::Unreachable(_)) => Err(error.into()),
-            Err(_) => Err(unknown_user(name).into()),
+            Err(GuestError::Failed(failure)) if failure.kind == FailureKind::UnknownUser => {
+                Err(unknown_user(name).into())
+            }
+            Err(error) => Err(error.into()),
         }
     }
 
-    /// The absolute path that a client means.
+    /// Refuses a user that the sandbox does not have, in the same words whatever is asked in its name.
+    pub async fn check_user(&self, user: Option<&str>) -> Result<(), Ending> {
+        let Some(name) = user else { return Ok(()) };
+        // Any path does: who acts is found before what is acted on.
+        let ask = Ask::Stat { path: "/".into(), user: Some(name.to_owned()), follow: false };
+        match self.guest.call(&ask).await {
+            Ok(_) => Ok(()),
+            Err(GuestError::Failed(failure)) if failure.kind == FailureKind::UnknownUser => {
+                Err(unknown_user(name).into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The absolute path that a client means. The user must be there also where the path does not depend on it.
     pub async fn resolve(&self, user: Option<&str>, path: &str) -> Result<String, Ending> {
+        self.check_user(user).await?;
         if path.contains('\0') {
             return Err(RpcError::new(Code::InvalidArgument, "path holds a zero byte").into());
         }

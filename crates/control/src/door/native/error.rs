@@ -44,7 +44,8 @@ fn status(error: &Error) -> StatusCode {
             FailureKind::NotFound => StatusCode::NOT_FOUND,
             FailureKind::AlreadyExists | FailureKind::NotEmpty | FailureKind::WrongState => StatusCode::CONFLICT,
             FailureKind::PermissionDenied => StatusCode::FORBIDDEN,
-            FailureKind::NotADirectory
+            FailureKind::UnknownUser
+            | FailureKind::NotADirectory
             | FailureKind::IsADirectory
             | FailureKind::InvalidArgument
             | FailureKind::Unsupported => StatusCode::BAD_REQUEST,

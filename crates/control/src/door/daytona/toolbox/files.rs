@@ -6,6 +6,7 @@ use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use cove_protocol::file::{Entry, FileKind};
 use cove_protocol::{Event, FailureKind, Reply, Request};
+use futures::{StreamExt as _, TryStreamExt as _};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -16,6 +17,9 @@ use crate::guest::{Guest, GuestError, Item};
 
 /// The most entries or matches one call answers with; the sandbox decides how many there are.
 const MOST: usize = 100_000;
+
+/// Links of a listing that are followed at the same time.
+const AT_ONCE: usize = 16;
 
 pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
     Router::new()
@@ -87,7 +91,8 @@ pub(super) fn problem(path: &str, error: GuestError) -> Problem {
         | FailureKind::NotEmpty
         | FailureKind::InvalidArgument => (StatusCode::BAD_REQUEST, "INVALID_FILE_PATH"),
         FailureKind::AlreadyExists => (StatusCode::CONFLICT, "CONFLICT"),
-        FailureKind::Exhausted
+        FailureKind::UnknownUser
+        | FailureKind::Exhausted
         | FailureKind::WrongState
         | FailureKind::Refused
         | FailureKind::Unsupported
@@ -124,7 +129,27 @@ async fn list(Extension(machine): Extension<Machine>, Query(query): Query<Listin
     }
     let request = Request::List { path: machine.path(&path), user: None, depth };
     let entries = entries(&machine.guest, &request).await.map_err(|error| problem(&path, error))?;
+    let entries = follow_all(&machine.guest, entries).await?;
     Ok(Json(entries.into_iter().map(FileInfo::from).collect()))
+}
+
+/// In the order given; only links cost a question of their own.
+async fn follow_all(guest: &Guest, entries: Vec<Entry>) -> Result<Vec<Entry>, GuestError> {
+    let followed = futures::stream::iter(entries).map(|entry| follow(guest, entry)).buffered(AT_ONCE);
+    followed.try_filter_map(|entry| std::future::ready(Ok(entry))).try_collect().await
+}
+
+/// What a link leads to, under the link's own name. One that leads nowhere, or in a circle, is left out, as the original does.
+async fn follow(guest: &Guest, entry: Entry) -> Result<Option<Entry>, GuestError> {
+    if entry.kind != FileKind::Symlink {
+        return Ok(Some(entry));
+    }
+    match guest.call(&Request::Stat { path: entry.path, user: None, follow: true }).await {
+        Ok(Reply::Entry { entry }) => Ok(Some(entry)),
+        Ok(other) => Err(GuestError::Protocol(format!("stat answered {other:?}"))),
+        Err(GuestError::Failed(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 async fn entries(guest: &Guest, request: &Request) -> Result<Vec<Entry>, GuestError> {

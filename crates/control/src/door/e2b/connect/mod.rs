@@ -162,6 +162,7 @@ pub fn code_of(kind: FailureKind) -> Code {
         FailureKind::Exhausted => Code::ResourceExhausted,
         FailureKind::Refused => Code::Unavailable,
         FailureKind::Unsupported => Code::Unimplemented,
+        FailureKind::UnknownUser => Code::Unauthenticated,
         FailureKind::Internal => Code::Internal,
     }
 }

@@ -20,9 +20,6 @@ use super::Refused;
 use crate::guest::{Item, Operation};
 
 pub async fn answer(envd: &Envd, user: Option<&str>, query: &Query, parts: &Parts) -> Result<Response, Refused> {
-    if let Some(name) = user {
-        envd.home(Some(name)).await?;
-    }
     let path = envd.resolve(user, query.get("path").unwrap_or_default()).await?;
     let Some(entry) = follow(envd, &path).await? else {
         return Err(Refused::With(StatusCode::NOT_FOUND, format!("path '{path}' does not exist")));

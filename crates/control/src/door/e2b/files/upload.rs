@@ -30,9 +30,7 @@ pub async fn answer(
     body: Body,
 ) -> Result<Response, Refused> {
     let upload = Upload { envd, user, metadata: metadata::of(headers).map_err(Refused::bad)? };
-    if let Some(name) = user {
-        envd.home(Some(name)).await?;
-    }
+    envd.check_user(user).await?;
     let coding = Coding::of(headers)?;
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let path = query.get("path").filter(|path| !path.is_empty());

@@ -21,7 +21,12 @@ pub async fn describe(envd: &Envd, entry: Entry) -> Result<EntryInfo, Ending> {
     if entry.kind != FileKind::Symlink {
         return Ok(plain(entry));
     }
-    let led_to = follow(envd, &entry.path).await?;
+    // A link that leads in a circle, or through what is no directory, is as good as one that leads nowhere: it must not
+    // take the whole listing with it.
+    let led_to = match follow(envd, &entry.path).await {
+        Err(Ending::Rpc(_)) => None,
+        followed => followed?,
+    };
     let end = end_of(envd, &entry).await?;
     let mut info = plain(entry);
     info.symlink_target = Some(end);
@@ -41,8 +46,9 @@ pub async fn describe_all(envd: &Envd, entries: Vec<Entry>) -> Result<Vec<EntryI
 async fn end_of(envd: &Envd, link: &Entry) -> Result<String, Ending> {
     let mut at = link.path.clone();
     let mut target = link.target.clone();
+    let mut passed = std::collections::HashSet::new();
     for _ in 0..MAX_LINKS {
-        let Some(next) = target else { break };
+        let Some(next) = target.filter(|_| passed.insert(at.clone())) else { break };
         at = if next.starts_with('/') { clean(&next) } else { clean(&format!("{}/{next}", parent(&at))) };
         target = lstat(envd, &at).await.ok().flatten().and_then(|entry| entry.target);
     }

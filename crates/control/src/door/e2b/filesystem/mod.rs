@@ -48,7 +48,7 @@ pub async fn make(envd: &Envd, user: Option<&str>, request: PathRequest) -> Resu
     if let Some(found) = follow(envd, &path).await? {
         return Err(match found.kind {
             FileKind::Directory => RpcError::new(Code::AlreadyExists, format!("directory already exists: {path}")),
-            _ => RpcError::new(Code::InvalidArgument, format!("path exists, but it is not a directory: {path}")),
+            _ => not_a_directory(&path),
         }
         .into());
     }
@@ -85,10 +85,9 @@ pub async fn make_directories(envd: &Envd, user: Option<&str>, path: &str) -> Re
     loop {
         match follow(envd, at).await? {
             Some(found) if found.kind == FileKind::Directory => break,
-            Some(_) => {
-                let message = format!("path exists, but it is not a directory: {at}");
-                return Err(RpcError::new(Code::InvalidArgument, message).into());
-            }
+            Some(_) => return Err(not_a_directory(at).into()),
+            // A root that cannot be found has no parent to look for instead.
+            None if at == "/" => return Err(self::missing("directory", at).into()),
             None => missing.push(at.to_owned()),
         }
         at = parent(at);
@@ -140,6 +139,10 @@ async fn look(envd: &Envd, path: &str, ask: Ask) -> Result<Option<Entry>, Ending
         }
         Err(error) => Err(error.into()),
     }
+}
+
+fn not_a_directory(path: &str) -> RpcError {
+    RpcError::new(Code::InvalidArgument, format!("path already exists but it is not a directory: {path}"))
 }
 
 fn missing(what: &str, path: &str) -> RpcError {

@@ -20,12 +20,12 @@ pub async fn start(envd: Envd, user: Option<String>, request: StartRequest, outg
     if config.cmd.is_empty() {
         return Err(RpcError::new(Code::InvalidArgument, "no command was given").into());
     }
-    if let Some(user) = &user {
-        envd.home(Some(user)).await?;
-    }
     let cwd = match config.cwd.as_deref().filter(|cwd| !cwd.is_empty()) {
         Some(cwd) => Some(envd.resolve(user.as_deref(), cwd).await?),
-        None => None,
+        None => {
+            envd.check_user(user.as_deref()).await?;
+            None
+        }
     };
     let stdio = match (&request.pty, request.stdin) {
         (Some(pty), _) => Stdio::Terminal(terminal_size(pty)?),
