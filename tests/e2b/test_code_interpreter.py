@@ -52,6 +52,34 @@ def test_contexts_share_nothing(box):
     assert context.id not in [known.id for known in box.list_code_contexts()]
 
 
+def test_a_context_in_roots_home_is_roots_as_in_the_original(box):
+    context = box.create_code_context(cwd="/root")
+    assert box.run_code("import os; (os.getcwd(), os.getuid())", context=context).text == "('/root', 0)"
+    box.restart_code_context(context)
+    assert box.run_code("import os; os.getcwd()", context=context).text == "/root"
+    assert box.run_code("import os; os.getuid()").text == "1000", "others are the user's"
+    with pytest.raises(Exception, match="does not exist"):
+        box.create_code_context(cwd="/nowhere")
+
+
+def test_every_context_that_is_listed_is_there(box):
+    listed = {context.language: context for context in box.list_code_contexts()}
+    assert {"python", "javascript"} <= set(listed)
+    for context in listed.values():
+        box.restart_code_context(context)
+    assert box.run_code("1 + 1", context=listed["python"]).text == "2"
+    box.remove_code_context(listed["javascript"])
+    assert "javascript" not in [context.language for context in box.list_code_contexts()]
+    assert box.run_code("1 + 2", language="javascript").text == "3", "a cell brings it back"
+    assert "javascript" in [context.language for context in box.list_code_contexts()]
+
+
+def test_cells_can_read_where_they_run_and_find_what_pip_installs(box):
+    told = box.run_code("import os; (os.environ['E2B_SANDBOX'], os.environ['E2B_SANDBOX_ID'], os.environ['LANG'])").text
+    assert told == str(("true", box.sandbox_id, "C.UTF-8"))
+    assert box.run_code("os.environ['PATH'].split(':')[0]").text == "/home/user/.local/bin"
+
+
 @pytest.mark.parametrize(
     "language, code, expected",
     [

@@ -102,6 +102,8 @@ pub struct NewContext {
     /// The user's home where absent.
     pub cwd: Option<String>,
     pub env: BTreeMap<String, String>,
+    /// Who runs the code; the sandbox's default user where absent.
+    pub user: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,6 +114,8 @@ pub struct Context {
     pub cwd: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     pub created_at_ms: i64,
 }
 
@@ -123,6 +127,7 @@ impl Context {
             language: new.language.unwrap_or(Language::Python),
             cwd: new.cwd,
             env: new.env,
+            user: new.user,
             created_at_ms: jiff::Timestamp::now().as_millisecond(),
         }
     }
@@ -158,6 +163,7 @@ fn found(process: &Info) -> Option<Found> {
             language: language.parse().ok()?,
             cwd: process.cwd.clone(),
             env: process.env.clone(),
+            user: process.user.clone(),
             created_at_ms: i64::try_from(process.started_at_ms).ok()?,
         },
         None => serde_json::from_str(name).ok()?,
@@ -185,15 +191,34 @@ pub async fn find(guest: &Guest, id: &ContextId) -> Result<Found, InterpreterErr
     lookup(guest, id).await?.ok_or_else(|| InterpreterError::NoSuchContext(id.0.chars().take(80).collect()))
 }
 
-/// Kills the process with its children and waits until it is gone and forgotten.
-pub async fn end(guest: &Guest, pid: u32) -> Result<(), GuestError> {
+/// Whether the context is there, or was deleted.
+pub async fn was_there(guest: &Guest, context: &Context) -> Result<bool, GuestError> {
+    let tag = context.tag();
+    match guest.call(&Request::Processes).await? {
+        Reply::Processes { processes } => Ok(processes.iter().any(|process| process.tag.as_ref() == Some(&tag))),
+        other => Err(GuestError::Protocol(format!("processes answered {other:?}"))),
+    }
+}
+
+/// Whether the guest goes on to tell of a context that was ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Record {
+    Kept,
+    Forgotten,
+}
+
+/// Kills the process with its children and waits until it is gone.
+pub async fn end(guest: &Guest, pid: u32, record: Record) -> Result<(), GuestError> {
     const SIGKILL: i32 = 9;
     let process = Selector::Pid(pid);
-    for request in [
+    let mut requests = vec![
         Request::Signal { process: process.clone(), signal: SIGKILL, group: true },
         Request::Wait { process: process.clone() },
-        Request::Forget { process },
-    ] {
+    ];
+    if record == Record::Forgotten {
+        requests.push(Request::Forget { process });
+    }
+    for request in requests {
         match guest.call(&request).await {
             Ok(_) => {}
             Err(GuestError::Failed(failure))

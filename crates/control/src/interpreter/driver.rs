@@ -122,7 +122,7 @@ async fn copy(guest: &Guest, context: &Context) -> Result<Option<Operation>, Int
             Ok((Reply::Started { .. }, operation)) => return Ok(Some(operation)),
             Ok((other, _)) => return Err(GuestError::Protocol(format!("start answered {other:?}")).into()),
             Err(GuestError::Failed(failure)) if is_about_directory(context, &failure.message) => {
-                return Err(InterpreterError::NoDirectory(context.cwd.clone().unwrap_or_default()));
+                return Err(about_directory(context, failure.kind));
             }
             Err(GuestError::Failed(failure)) if failure.kind == FailureKind::NotFound && start => {
                 if context.id.is_default() {
@@ -177,6 +177,7 @@ fn spec(context: &Context, argv: Vec<String>) -> Spec {
     Spec {
         env: context.env.clone(),
         cwd: context.cwd.clone(),
+        user: context.user.clone(),
         stdio: Stdio::Piped,
         tag: Some(context.tag()),
         on_disconnect: OnDisconnect::Keep,
@@ -192,11 +193,21 @@ async fn open(guest: &Guest, context: &Context, spec: Spec) -> Result<Operation,
     match guest.open(&Request::Start(spec)).await {
         Ok((Reply::Started { .. }, operation)) => Ok(operation),
         Ok((other, _)) => Err(GuestError::Protocol(format!("start answered {other:?}")).into()),
-        Err(GuestError::Failed(failure)) if failure.kind == FailureKind::NotFound => Err(match &context.cwd {
-            Some(cwd) if failure.message.contains(cwd.as_str()) => InterpreterError::NoDirectory(cwd.clone()),
-            _ => no_program(&context.language, &program),
-        }),
+        Err(GuestError::Failed(failure)) if is_about_directory(context, &failure.message) => {
+            Err(about_directory(context, failure.kind))
+        }
+        Err(GuestError::Failed(failure)) if failure.kind == FailureKind::NotFound => {
+            Err(no_program(&context.language, &program))
+        }
         Err(error) => Err(error.into()),
+    }
+}
+
+fn about_directory(context: &Context, kind: FailureKind) -> InterpreterError {
+    let directory = context.cwd.clone().unwrap_or_default();
+    match kind {
+        FailureKind::PermissionDenied => InterpreterError::ClosedDirectory(directory),
+        _ => InterpreterError::NoDirectory(directory),
     }
 }
 

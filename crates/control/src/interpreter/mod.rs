@@ -39,6 +39,7 @@ use cove_protocol::{FailureKind, Reply, Request};
 use tokio::sync::Mutex;
 
 pub use self::cell::{Cell, CellEvent, Outcome};
+use self::context::Record;
 pub use self::context::{Context, ContextId, Language, NewContext};
 pub use self::events::Events;
 use crate::guest::{Guest, GuestError, Operation};
@@ -57,6 +58,8 @@ pub enum InterpreterError {
     NoProgram(String),
     #[error("working directory {0} does not exist in the sandbox")]
     NoDirectory(String),
+    #[error("working directory {0} is closed to the user who runs the code")]
+    ClosedDirectory(String),
     #[error(transparent)]
     Guest(#[from] GuestError),
 }
@@ -125,7 +128,7 @@ impl Interpreter {
         let found = context::find(guest, id).await?;
         let lock = self.lock(sandbox);
         let _starting = lock.lock().await;
-        context::end(guest, found.pid).await?;
+        context::end(guest, found.pid, Record::Forgotten).await?;
         driver::start(guest, &found.context).await?;
         Ok(())
     }
@@ -140,7 +143,25 @@ impl Interpreter {
 
     pub async fn delete(&self, guest: &Guest, id: &ContextId) -> Result<(), InterpreterError> {
         let found = context::find(guest, id).await?;
-        context::end(guest, found.pid).await?;
+        let record = if id.is_default() { Record::Kept } else { Record::Forgotten };
+        context::end(guest, found.pid, record).await?;
+        Ok(())
+    }
+
+    /// Makes sure that a language's default context is there, for those who expect it with the sandbox; one that was
+    /// deleted stays away until a cell asks for it.
+    pub async fn stand_by(
+        &self,
+        sandbox: &SandboxId,
+        guest: &Guest,
+        language: &Language,
+    ) -> Result<(), InterpreterError> {
+        let context = Context::default_of(language);
+        let lock = self.lock(sandbox);
+        let _starting = lock.lock().await;
+        if !context::was_there(guest, &context).await? {
+            driver::start(guest, &context).await?;
+        }
         Ok(())
     }
 

@@ -37,7 +37,9 @@ impl From<InterpreterError> for Error {
             InterpreterError::NoSuchContext(id) => Error::not_found("context", id),
             InterpreterError::UnknownLanguage(_) => Error::invalid("language", error.to_string()),
             InterpreterError::NoProgram(reason) => Error::Unsupported(reason),
-            InterpreterError::NoDirectory(_) => Error::invalid("cwd", error.to_string()),
+            InterpreterError::NoDirectory(_) | InterpreterError::ClosedDirectory(_) => {
+                Error::invalid("cwd", error.to_string())
+            }
             InterpreterError::Guest(error) => Error::Guest(error),
         }
     }

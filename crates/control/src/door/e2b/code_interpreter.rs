@@ -12,6 +12,7 @@ use http::{Method, Request, StatusCode, header};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::envd::ROOT;
 use super::error::plain;
 use crate::guest::Guest;
 use crate::interpreter::cell::{CHART, CellResult, DATA, SANDBOX_GONE};
@@ -104,22 +105,31 @@ impl CodeInterpreter<'_> {
     }
 
     async fn list(&self) -> Result<Response, Response> {
-        let mut contexts = self.interpreter.list(self.guest).await.map_err(refusal)?;
-        // The original starts these two with the sandbox; here their first cell does, and until then they are as good as there.
-        for language in [Language::JavaScript, Language::Python] {
-            let default = Context::default_of(&language);
-            if contexts.iter().all(|context| context.id != default.id) {
-                contexts.insert(0, default);
+        // The original starts these two with the sandbox; here they are started for whoever uses or lists them, so that all that
+        // is listed is there. A template without the program has no such context.
+        for language in [Language::Python, Language::JavaScript] {
+            match self.interpreter.stand_by(&self.sandbox.id, self.guest, &language).await {
+                Ok(()) | Err(InterpreterError::NoProgram(_)) => {}
+                Err(error) => return Err(refusal(error)),
             }
         }
+        let contexts = self.interpreter.list(self.guest).await.map_err(refusal)?;
         Ok(Json(contexts.iter().map(describe).collect::<Vec<_>>()).into_response())
     }
 
     async fn create(&self, body: &Bytes) -> Result<Response, Response> {
         let request: ContextRequest = if body.is_empty() { ContextRequest::default() } else { parse(body)? };
         let language = request.language.as_deref().unwrap_or("python").parse().map_err(refusal)?;
-        let new = NewContext { language: Some(language), cwd: request.cwd, env: BTreeMap::new() };
-        let context = self.interpreter.create(&self.sandbox.id, self.guest, new).await.map_err(refusal)?;
+        let new = NewContext { language: Some(language), cwd: request.cwd, ..NewContext::default() };
+        let context = match self.interpreter.create(&self.sandbox.id, self.guest, new.clone()).await {
+            // The original runs all code as root, to whom no directory is closed. Here only what needs that.
+            Err(InterpreterError::ClosedDirectory(_)) => {
+                let as_root = NewContext { user: Some(ROOT.into()), ..new };
+                self.interpreter.create(&self.sandbox.id, self.guest, as_root).await
+            }
+            made => made,
+        }
+        .map_err(refusal)?;
         Ok(Json(describe(&context)).into_response())
     }
 
@@ -141,9 +151,10 @@ fn parse<'a, T: Deserialize<'a>>(body: &'a Bytes) -> Result<T, Response> {
 fn refusal(error: InterpreterError) -> Response {
     match &error {
         InterpreterError::NoSuchContext(id) => plain(StatusCode::NOT_FOUND, &format!("Context {id} not found")),
-        InterpreterError::UnknownLanguage(_) | InterpreterError::NoProgram(_) | InterpreterError::NoDirectory(_) => {
-            plain(StatusCode::BAD_REQUEST, &error.to_string())
-        }
+        InterpreterError::UnknownLanguage(_)
+        | InterpreterError::NoProgram(_)
+        | InterpreterError::NoDirectory(_)
+        | InterpreterError::ClosedDirectory(_) => plain(StatusCode::BAD_REQUEST, &error.to_string()),
         InterpreterError::Guest(_) => plain(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }
 }

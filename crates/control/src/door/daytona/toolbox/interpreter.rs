@@ -42,7 +42,9 @@ impl From<InterpreterError> for Problem {
         match error {
             InterpreterError::Guest(error) => error.into(),
             InterpreterError::NoSuchContext(_) => Problem::not_found(message),
-            InterpreterError::UnknownLanguage(_) | InterpreterError::NoDirectory(_) => Problem::bad_request(message),
+            InterpreterError::UnknownLanguage(_)
+            | InterpreterError::NoDirectory(_)
+            | InterpreterError::ClosedDirectory(_) => Problem::bad_request(message),
             InterpreterError::NoProgram(_) => Problem::not_offered(message),
         }
     }
@@ -71,7 +73,7 @@ async fn create(Extension(machine): Extension<Machine>, Lenient(body): Lenient<W
         None => Language::Python,
     };
     let cwd = body.cwd.filter(|cwd| !cwd.is_empty()).map(|cwd| machine.path(&cwd)).or_else(|| machine.cwd.clone());
-    let new = NewContext { language: Some(language), cwd, env: BTreeMap::new() };
+    let new = NewContext { language: Some(language), cwd, ..NewContext::default() };
     let context = machine.app.interpreter().create(&machine.sandbox.id, &machine.guest, new).await?;
     Ok(Json(view(&context, &machine)))
 }
