@@ -23,6 +23,22 @@ def test_a_command_has_its_user_directory_and_environment(sandbox):
     assert sandbox.commands.run("echo -$ONE-").stdout == "--\n"
 
 
+def test_a_command_leads_no_session_so_that_setsid_is_waited_for(sandbox):
+    with pytest.raises(CommandExitException) as failed:
+        sandbox.commands.run("setsid sh -c 'sleep 1; echo done; exit 3'")
+    assert (failed.value.exit_code, failed.value.stdout) == (3, "done\n")
+
+
+def test_programs_of_the_users_own_are_on_the_path_and_text_is_utf_8(sandbox):
+    sandbox.commands.run("mkdir -p ~/.local/bin && printf '#!/bin/sh\necho mine\n' > ~/.local/bin/own && chmod +x ~/.local/bin/own")
+    assert sandbox.commands.run("own; locale charmap").stdout == "mine\nUTF-8\n"
+    heard = []
+    terminal = sandbox.pty.create(PtySize(24, 80))
+    sandbox.pty.send_stdin(terminal.pid, b"own; locale charmap; exit\n")
+    terminal.wait(on_pty=lambda data: heard.append(data))
+    assert b"\nmine\r\nUTF-8\r\n" in b"".join(heard), heard
+
+
 def test_mistakes_have_their_own_answers(sandbox):
     from e2b import AuthenticationException, InvalidArgumentException
 

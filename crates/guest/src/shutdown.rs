@@ -62,8 +62,8 @@ fn signal_all(guest: &Guest, signal: Signal) {
         return;
     }
     for process in guest.table().alive() {
-        if let Some(pid) = Pid::from_raw(process.pid.cast_signed()) {
-            let _ = kill_process_group(pid, signal);
+        if let Some(group) = Pid::from_raw(process.group.cast_signed()) {
+            let _ = kill_process_group(group, signal);
         }
     }
     let children = std::fs::read_to_string(format!("/proc/self/task/{}/children", getpid().as_raw_pid()));

@@ -10,6 +10,12 @@
 //! not dumpable (prctl(2) `PR_SET_DUMPABLE`), which the kernel checks for the shared memory. That user can stop it,
 //! though, and with it the calling thread: `newborn` shows its pid from birth on, so that another thread can send
 //! SIGCONT.
+//!
+//! A program with a terminal leads a session, which the terminal belongs to. Any other leads nothing, as programs that a
+//! shell starts in a pipe lead nothing: `setsid` forks where its caller leads a group, and whoever waits for the program would
+//! wait for the wrong process. It is in a process group of its own all the same, so that it and its children can be
+//! signalled together. A group's number is its first member's: a process that ends at once gives it, and the number stays taken
+//! as long as the group has a member (`free_pid` in the kernel's pid.c).
 
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
 use std::io;
@@ -37,7 +43,7 @@ pub enum Streams<'a> {
     Terminal(BorrowedFd<'a>),
 }
 
-/// All that is needed to start a program. It leads a session and a process group of its own.
+/// All that is needed to start a program. It has a process group of its own, and with a terminal a session too.
 #[derive(Debug)]
 pub struct Program<'a> {
     /// Paths to try, in order, as execvp(3) does.
@@ -59,6 +65,8 @@ pub struct Program<'a> {
 #[repr(i32)]
 pub enum Step {
     Clone = 1,
+    /// Its process group.
+    Joining,
     Session,
     Terminal,
     Streams,
@@ -85,19 +93,33 @@ const DEFAULT_ACTION: [u64; 4] = [0; 4];
 /// The kernel's signal set is 8 bytes, whatever libc's is.
 const SIGNAL_SET: usize = 8;
 
+/// A program that runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Started {
+    pub pid: u32,
+    /// Its process group when it began.
+    pub group: u32,
+}
+
 struct Plan<'a> {
     program: &'a Program<'a>,
+    /// The group that waits for its first member; 0 where the child must lead its own.
+    group: c_int,
+    /// The child leads its group.
+    leads: bool,
     arguments: Vec<*const c_char>,
     environment: Vec<*const c_char>,
     failed_step: Step,
     failed_errno: c_int,
 }
 
-/// Starts the program and returns its pid once it runs. `newborn` holds that pid already while the child is on its
-/// way, and 0 before and after.
-pub fn start(program: &Program<'_>, newborn: &AtomicI32) -> Result<u32, Failed> {
+/// Starts the program and returns once it runs. `newborn` holds its pid already while the child is on its way, and 0
+/// before and after. The caller must not reap children meanwhile.
+pub fn start(program: &Program<'_>, newborn: &AtomicI32) -> Result<Started, Failed> {
     let mut plan = Plan {
         program,
+        group: 0,
+        leads: false,
         arguments: pointers(program.arguments),
         environment: pointers(program.environment),
         failed_step: Step::Clone,
@@ -112,25 +134,51 @@ pub fn start(program: &Program<'_>, newborn: &AtomicI32) -> Result<u32, Failed> 
     // SAFETY: the pointer stays within (one past the end of) the reserved allocation, and u128 aligns it to 16.
     let top = unsafe { stack.as_mut_ptr().add(STACK / size_of::<u128>()) };
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PARENT_SETTID | libc::SIGCHLD;
+    let in_pipes = matches!(program.streams, Streams::Separate { .. });
+    if in_pipes {
+        // No signal tells of its end: nobody but us waits for it.
+        let silent = flags & !libc::SIGCHLD;
+        // SAFETY: `founder` upholds the rules of a vfork child: one system call and out. Its stack outlives it, as below.
+        let pid = unsafe { libc::clone(founder, top.cast(), silent, std::ptr::null_mut(), newborn.as_ptr()) };
+        // Without room for it, or where it was killed too soon, the program leads its group: better than none.
+        plan.group = pid.max(0);
+    }
     // SAFETY: `child` upholds the rules of a vfork child (see there); its stack and the plan outlive it, because
-    // CLONE_VFORK suspends this thread until the child has executed or exited; `newborn` is a valid place for the pid.
+    // CLONE_VFORK suspends this thread until the child has executed or exited; `newborn` is a valid place for the pid. The
+    // founder has exited when its own call returned, so nobody else uses the stack.
     let pid = unsafe { libc::clone(child, top.cast(), flags, (&raw mut plan).cast::<c_void>(), newborn.as_ptr()) };
     let clone_error = io::Error::last_os_error();
     newborn.store(0, Ordering::SeqCst);
+    if plan.group > 0 {
+        reap(plan.group);
+    }
     restore_signals(&old_mask);
     drop(stack);
     if pid < 0 {
         return Err(Failed { step: Step::Clone, error: clone_error });
     }
     if plan.failed_errno != 0 {
-        let mut status = 0;
-        // SAFETY: waits for our own child, which has exited or is about to; the status is ours.
-        while unsafe { libc::waitpid(pid, &raw mut status, 0) } < 0
-            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
-        {}
+        reap(pid);
         return Err(Failed { step: plan.failed_step, error: io::Error::from_raw_os_error(plan.failed_errno) });
     }
-    Ok(pid.cast_unsigned())
+    let group = if plan.leads { pid } else { plan.group };
+    Ok(Started { pid: pid.cast_unsigned(), group: group.cast_unsigned() })
+}
+
+/// Takes the exit of a child of ours that has ended or is about to.
+fn reap(pid: c_int) {
+    let mut status = 0;
+    // SAFETY: waits for our own child, also for one without a signal at its end (__WALL); the status is ours.
+    while unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) } < 0
+        && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+    {}
+}
+
+/// Gives its number to a new process group, which exists until it is reaped or for as long as it has another member.
+extern "C" fn founder(_: *mut c_void) -> c_int {
+    call(libc::SYS_setpgid, [0; 4]);
+    // SAFETY: leaves at once, without the exit handlers that belong to the parent.
+    unsafe { libc::_exit(0) }
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const c_char> {
@@ -164,11 +212,30 @@ fn restore_signals(old: &[u64; 2]) {
 extern "C" fn child(plan: *mut c_void) -> c_int {
     // SAFETY: `start` passed its plan, which lives on; its thread sleeps, so nobody else uses it.
     let plan = unsafe { &mut *plan.cast::<Plan<'_>>() };
+    if let Err(errno) = join_group(plan) {
+        plan.failed_step = Step::Joining;
+        plan.failed_errno = errno;
+        // SAFETY: leaves at once, without the exit handlers that belong to the parent.
+        unsafe { libc::_exit(127) }
+    }
     let (step, errno) = prepare_and_execute(plan);
     plan.failed_step = step;
     plan.failed_errno = errno;
     // SAFETY: leaves at once, without the exit handlers that belong to the parent.
     unsafe { libc::_exit(127) }
+}
+
+/// Into the group that was founded for it, or one of its own; a session of its own brings one along.
+fn join_group(plan: &mut Plan<'_>) -> Result<(), c_int> {
+    if let Streams::Terminal(_) = plan.program.streams {
+        plan.leads = true;
+        return Ok(());
+    }
+    if plan.group > 0 && check(call(libc::SYS_setpgid, [0, plan.group.into(), 0, 0])).is_ok() {
+        return Ok(());
+    }
+    plan.leads = true;
+    check(call(libc::SYS_setpgid, [0; 4])).map(drop)
 }
 
 /// Returns only what failed. Raw system calls alone, no allocation, no panic.
@@ -178,12 +245,12 @@ fn prepare_and_execute(plan: &Plan<'_>) -> (Step, c_int) {
         // Fails for SIGKILL and SIGSTOP, which need no reset.
         call(libc::SYS_rt_sigaction, [signal, DEFAULT_ACTION.as_ptr() as c_long, 0, SIGNAL_SET as c_long]);
     }
-    if let Err(errno) = check(call(libc::SYS_setsid, [0; 4])) {
-        return (Step::Session, errno);
-    }
     let [input, output, error] = match program.streams {
         Streams::Separate { input, output, error } => [input.as_raw_fd(), output.as_raw_fd(), error.as_raw_fd()],
         Streams::Terminal(terminal) => {
+            if let Err(errno) = check(call(libc::SYS_setsid, [0; 4])) {
+                return (Step::Session, errno);
+            }
             let request = c_long::try_from(libc::TIOCSCTTY).unwrap_or(0x540e);
             if let Err(errno) = check(call(libc::SYS_ioctl, [terminal.as_raw_fd().into(), request, 0, 0])) {
                 return (Step::Terminal, errno);

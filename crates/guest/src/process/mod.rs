@@ -32,6 +32,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use cove_protocol::process::{Command, Exit, Info};
+use cove_sys::program::Started;
 use rustix::event::epoll;
 use rustix::io::{Errno, ioctl_fionread};
 
@@ -58,6 +59,8 @@ pub struct Process {
     /// Never used twice, unlike the pid.
     pub id: u64,
     pub pid: u32,
+    /// Its process group when it began. Its first member is gone: the process itself leads none.
+    pub group: u32,
     pub asked: Asked,
     /// The kernel has taken the pid back. Set under the table's lock, and signals are sent under it: a signal never
     /// meets a stranger with the same number.
@@ -125,7 +128,14 @@ pub struct Ends {
 }
 
 impl Process {
-    pub fn new(id: u64, pid: u32, asked: Asked, ends: Ends, kills_before: Option<u64>, account: Account) -> Self {
+    pub fn new(
+        id: u64,
+        started: Started,
+        asked: Asked,
+        ends: Ends,
+        kills_before: Option<u64>,
+        account: Account,
+    ) -> Self {
         let Ends { sources, input, terminal, original } = ends;
         let mut sources = sources
             .map(|end| end.map(|(stream, file)| Source { stream, file: Arc::new(file), paused: false, owed: 0 }));
@@ -140,7 +150,8 @@ impl Process {
         };
         Process {
             id,
-            pid,
+            pid: started.pid,
+            group: started.group,
             asked,
             reaped: AtomicBool::new(false),
             timed_out: AtomicBool::new(false),

@@ -4,7 +4,9 @@ use std::sync::atomic::Ordering;
 
 use cove_protocol::process::{Selector, TerminalSize};
 use cove_protocol::{Failure, FailureKind, Reply};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process, test_kill_process_group};
+use rustix::process::{
+    Pid, Signal, getpgid, kill_process, kill_process_group, test_kill_process, test_kill_process_group,
+};
 
 use super::{Process, start};
 use crate::connection::Connection;
@@ -44,7 +46,7 @@ pub fn send(guest: &Guest, process: &Process, number: i32, target: Target) -> Re
     let pid = Pid::from_raw(process.pid.cast_signed()).ok_or_else(|| invalid("process 0 does not exist"))?;
     let sent = match (number, target) {
         (0, Target::Process) => test_kill_process(pid),
-        (0, Target::Group) => test_kill_process_group(pid),
+        (0, Target::Group) => with_group(process, pid, test_kill_process_group, test_kill_process),
         (number, target) => {
             let signal = Signal::from_named_raw(number)
                 .ok_or_else(|| invalid(format!("{number} is not a signal: use 1 to 31")))?;
@@ -53,11 +55,26 @@ pub fn send(guest: &Guest, process: &Process, number: i32, target: Target) -> Re
             }
             match target {
                 Target::Process => kill_process(pid, signal),
-                Target::Group => kill_process_group(pid, signal),
+                Target::Group => {
+                    with_group(process, pid, |group| kill_process_group(group, signal), |pid| kill_process(pid, signal))
+                }
             }
         }
     };
     sent.during(format!("signal process {}", process.pid))
+}
+
+/// Acts on the process's group: the one it began in, or the one it has made its own since (`setsid`, `timeout`). One that has
+/// gone over to a third is acted on alone: who else is in there is not ours to end, and the number of the first may be
+/// somebody else's by now.
+fn with_group(
+    process: &Process,
+    pid: Pid,
+    on_group: impl FnOnce(Pid) -> rustix::io::Result<()>,
+    on_process: impl FnOnce(Pid) -> rustix::io::Result<()>,
+) -> rustix::io::Result<()> {
+    let group = getpgid(Some(pid))?;
+    if group == pid || group.as_raw_pid() == process.group.cast_signed() { on_group(group) } else { on_process(pid) }
 }
 
 /// Ends the process group at once; a process that has ended needs none.

@@ -7,19 +7,19 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cove_protocol::process::{Spec, Stdio, TerminalSize};
 use cove_protocol::{Failure, FailureKind, Reply};
-use cove_sys::program::{self, Program, Step, Streams};
+use cove_sys::program::{self, Program, Started, Step, Streams};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{Mode, OFlags, fchown, fcntl_setfl, open};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Gid, Pid, Signal, Uid, getuid, kill_process_group};
+use rustix::process::{Gid, Uid, getuid};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
 use super::output::Stream;
 use super::stream::Follower;
 use super::table::Due;
-use super::{Asked, Ends, Process, copy, environment};
+use super::{Asked, Ends, Process, copy, environment, signal};
 use crate::connection::Connection;
 use crate::failure::{During, Result, from_errno};
 use crate::guest::{Guest, ONE_ID};
@@ -59,19 +59,20 @@ fn launch(guest: &Guest, spec: Spec) -> Result<Follower> {
     };
     let kills_before = guest.kills.count();
     let begin = || guest.births.lock().unwrap_or_else(PoisonError::into_inner);
-    let (birth, pid) = match &spec.copy_of {
+    let (birth, started) = match &spec.copy_of {
         None => {
             let birth = begin();
-            let pid = program::start(&program, &guest.newborn)
+            let started = program::start(&program, &guest.newborn)
                 .map_err(|failed| explain(&failed, &user, &words.program, &directories))?;
-            (birth, pid)
+            (birth, started)
         }
         Some(tag) => {
             // A copy takes as long as its original likes: the reaper must not wait for that.
             let pid = copy::make(guest, tag, &user, &variables, &directories, theirs.streams())?;
             let birth = begin();
             copy::check(pid)?;
-            (birth, pid)
+            // A copy leads a session, see there.
+            (birth, Started { pid, group: pid })
         }
     };
     let asked = Asked {
@@ -84,7 +85,7 @@ fn launch(guest: &Guest, spec: Spec) -> Result<Follower> {
         started_at_ms: now_ms(),
     };
     let mut table = guest.table();
-    let process = Arc::new(Process::new(table.next_id(), pid, asked, ends, kills_before, table.account()));
+    let process = Arc::new(Process::new(table.next_id(), started, asked, ends, kills_before, table.account()));
     let (key, _) = process.join(Some(0), Arc::clone(&wake));
     table.insert(Arc::clone(&process));
     if let Some(timeout) = spec.timeout_ms
@@ -98,9 +99,7 @@ fn launch(guest: &Guest, spec: Spec) -> Result<Follower> {
         guest.wake();
     }
     if let Err(errno) = process.watch(&guest.epoll) {
-        if let Some(pid) = Pid::from_raw(pid.cast_signed()) {
-            let _ = kill_process_group(pid, Signal::KILL);
-        }
+        signal::kill_group(guest, &process);
         return Err(from_errno(errno, "watch the process's output"));
     }
     Ok(Follower { process, key, wake })
@@ -186,6 +185,7 @@ fn explain(failed: &program::Failed, user: &User, program: &str, directories: &[
     let directory = directories.first().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
     let step = match failed.step {
         Step::Clone => "start a process".to_owned(),
+        Step::Joining => "make a process group".to_owned(),
         Step::Session => "start a session".to_owned(),
         Step::Terminal => "take the terminal".to_owned(),
         Step::Streams => "connect the process's streams".to_owned(),

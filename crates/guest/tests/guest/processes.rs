@@ -156,6 +156,37 @@ fn a_signal_reaches_the_process_or_its_whole_group() {
 }
 
 #[test]
+fn it_leads_neither_a_session_nor_a_group_and_setsid_is_waited_for() {
+    let guest = Guest::start();
+    // setsid(1) forks where its caller leads a group, and the fork would be nobody's to wait for.
+    let seen = guest.run(argv(&["setsid", "sh", "-c", "sleep 0.3; echo done; exit 3"]));
+    assert_eq!((seen.out().as_str(), seen.code()), ("done\n", Some(3)));
+    let seen = guest.run(argv(&["sh", "-c", "cut -d' ' -f1,5,6 /proc/$$/stat; echo $$"]));
+    let out = seen.out();
+    let [pid, group, session, own] = out.split_whitespace().collect::<Vec<_>>()[..] else { panic!("{out}") };
+    assert_eq!(pid, own);
+    assert!(group != own && session != own, "{out}");
+    let (reply, mut terminal) = guest.open(&Request::Start(Spec {
+        stdio: Stdio::Terminal(cove_protocol::process::TerminalSize { rows: 24, columns: 80 }),
+        ..argv(&["sh", "-c", "test $(cut -d' ' -f6 /proc/$$/stat) = $$"])
+    }));
+    assert!(matches!(reply, Reply::Started { .. }), "{reply:?}");
+    assert_eq!(terminal.rest().code(), Some(0), "a terminal needs a session");
+}
+
+#[test]
+fn a_process_that_left_its_group_is_killed_with_the_group_it_made() {
+    let guest = Guest::start();
+    let line = "exec setsid sh -c 'sleep 1000 & echo $!; wait'";
+    let (pid, mut host) = guest.spawn(argv(&["sh", "-c", line]));
+    let child: u32 = host.until(|seen| seen.out().contains('\n')).out().trim().parse().unwrap();
+    assert!(is_alive(child));
+    guest.call(&Request::Signal { process: Selector::Pid(pid), signal: 9, group: true }).unwrap();
+    assert_eq!(host.rest().exit.unwrap().signal, Some(9));
+    wait_until("the child is gone too", || !is_alive(child));
+}
+
+#[test]
 fn a_timeout_kills_the_whole_group_and_says_so() {
     let guest = Guest::start();
     let mut spec = argv(&["sh", "-c", "sleep 1000 & echo $!; wait"]);
