@@ -28,8 +28,8 @@ const RECIPE: &str = include_str!("code-interpreter.sh");
 /// What cells begin with. matplotlib 3.11 took away words that most code in the world still says (`boxplot(labels=…)`).
 const SMALL: [&str; 7] = ["ipython", "numpy", "pandas", "matplotlib<3.11", "pillow", "requests", "jupyter-client"];
 
-/// What people who come from E2B have there.
-const FULL: [&str; 22] = [
+/// What people who come from E2B have there beside it.
+const USUAL: [&str; 23] = [
     "scipy",
     "scikit-learn",
     "seaborn",
@@ -52,26 +52,35 @@ const FULL: [&str; 22] = [
     "pytz",
     "joblib",
     "pytest",
+    "tornado",
 ];
+
+/// Also there, large, and rarely used: sound, language models, compilers. kaleido since 1.0 wants a browser of the host's.
+const LARGE: [&str; 6] = ["gensim", "kaleido<1", "librosa", "numba", "soundfile", "spacy"];
 
 /// Of the caller's pip that the recipe's pip should know too.
 const PASSED_ON: [&str; 4] = ["PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_DEFAULT_TIMEOUT"];
 
 /// Build a template from its recipe
 ///
-/// `code-interpreter` gets IPython, numpy, pandas and matplotlib from the package index into a layer over this machine's
-/// /usr. It is there for the next sandbox; a running server needs no restart.
+/// `code-interpreter` gets IPython, numpy, pandas, matplotlib, scipy, scikit-learn, seaborn, plotly, openpyxl and what else E2B's
+/// template has from the package index into a layer over this machine's /usr. It is there for the next sandbox; a
+/// running server needs no restart.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   cove template build code-interpreter
-  cove template build code-interpreter --full --package polars")]
+  cove template build code-interpreter --package polars
+  cove template build code-interpreter --small")]
 pub struct Arguments {
     /// Which: `code-interpreter`
     name: String,
-    /// With scipy, scikit-learn, seaborn, plotly, sympy, opencv and others
-    #[arg(long)]
+    /// With librosa, spacy, gensim, numba and kaleido too, which are large
+    #[arg(long, conflicts_with = "small")]
     full: bool,
+    /// With IPython, numpy, pandas, matplotlib, pillow and requests alone
+    #[arg(long)]
+    small: bool,
     /// With this package too, as pip names it
     #[arg(long, value_name = "PACKAGE")]
     package: Vec<String>,
@@ -119,8 +128,11 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
 
 fn packages(arguments: &Arguments) -> Result<Vec<String>, Complaint> {
     let mut all: Vec<String> = SMALL.map(str::to_owned).to_vec();
+    if !arguments.small {
+        all.extend(USUAL.map(str::to_owned));
+    }
     if arguments.full {
-        all.extend(FULL.map(str::to_owned));
+        all.extend(LARGE.map(str::to_owned));
     }
     // A word of pip's command line could be a flag, and this one is split at blanks.
     let fits = |name: &String| {

@@ -27,7 +27,7 @@ site=$(find /layer/usr -type d \( -name dist-packages -o -name site-packages \) 
 [ -n "$site" ] || { echo "error: pip installed nothing below /usr"; exit 3; }
 
 # The libraries' own tests are a fifth of the whole and nobody's to run.
-for library in numpy pandas matplotlib mpl_toolkits scipy sklearn IPython; do
+for library in numpy pandas matplotlib mpl_toolkits scipy sklearn skimage sympy networkx IPython; do
     for folder in $site; do
         [ -d "$folder/$library" ] && find "$folder/$library" -type d -name tests -prune -exec rm -rf {} +
     done
