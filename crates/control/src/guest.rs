@@ -51,9 +51,13 @@ impl From<FrameError> for GuestError {
     }
 }
 
+/// Says no where there is no room for what a request would bring.
+pub type Room = Arc<dyn Fn() -> Result<(), crate::Error> + Send + Sync>;
+
 #[derive(Clone)]
 pub struct Guest {
     connect: Arc<dyn Connect>,
+    room: Option<Room>,
 }
 
 impl fmt::Debug for Guest {
@@ -64,7 +68,12 @@ impl fmt::Debug for Guest {
 
 impl Guest {
     pub fn new(connect: Arc<dyn Connect>) -> Self {
-        Guest { connect }
+        Guest { connect, room: None }
+    }
+
+    /// Files that are sent to it are refused where the room is not there.
+    pub fn within(self, room: Room) -> Self {
+        Guest { room: Some(room), ..self }
     }
 
     /// Asks and takes the one reply.
@@ -80,6 +89,9 @@ impl Guest {
     /// Sends the request and leaves the reply to be taken with [`Operation::reply`]: for requests whose data goes
     /// before the reply (`Write`, `TarIn`, `Input`).
     pub async fn send(&self, request: &Request) -> Result<Operation, GuestError> {
+        if let (Some(room), Request::Write { .. } | Request::TarIn { .. }) = (&self.room, request) {
+            room().map_err(|error| Failure::new(FailureKind::Exhausted, error.to_string()))?;
+        }
         let pipe = self.connect.connect().await?;
         let (from, to) = tokio::io::split(pipe);
         let mut operation = Operation { from: Receiver { from, room: None }, to: Sender { to } };

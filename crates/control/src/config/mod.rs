@@ -44,6 +44,7 @@ pub struct Config {
     pub capacity: Capacity,
     pub connections: Connections,
     pub metrics: Metrics,
+    pub orphans: Orphans,
     pub prices: Prices,
     pub archive: Archive,
     pub log: Log,
@@ -91,6 +92,9 @@ pub struct Capacity {
     pub memory: u64,
     /// Bytes of memory that the machine must have free before another sandbox is started.
     pub free_memory: u64,
+    /// Bytes that the disk of the data directory must have free before anything is added to it; of a small disk a
+    /// twentieth at most.
+    pub free_disk: u64,
     /// Sandboxes that are started at one time; the others wait their turn.
     pub launches: u32,
     /// How many may wait; the rest is told to come again.
@@ -101,7 +105,15 @@ pub struct Capacity {
 
 impl Default for Capacity {
     fn default() -> Self {
-        Capacity { sandboxes: 0, memory: 0, free_memory: 128 << 20, launches: 64, waiting: 1000, patience_seconds: 30 }
+        Capacity {
+            sandboxes: 0,
+            memory: 0,
+            free_memory: 128 << 20,
+            free_disk: 2 << 30,
+            launches: 64,
+            waiting: 1000,
+            patience_seconds: 30,
+        }
     }
 }
 
@@ -154,6 +166,20 @@ pub struct Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         Metrics { keep_seconds: 7 * 24 * 3600, store_every_seconds: 60 }
+    }
+}
+
+/// Files of sandboxes that the database does not know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Orphans {
+    /// How long they are kept for somebody to adopt them; zero is for ever.
+    pub keep_days: u64,
+}
+
+impl Default for Orphans {
+    fn default() -> Self {
+        Orphans { keep_days: 30 }
     }
 }
 
@@ -217,6 +243,7 @@ impl Default for Config {
             capacity: Capacity::default(),
             connections: Connections::default(),
             metrics: Metrics::default(),
+            orphans: Orphans::default(),
             prices: Prices::default(),
             archive: Archive::default(),
             log: Log::default(),
