@@ -16,6 +16,7 @@ use crate::capacity::Capacity;
 use crate::clock::{Clock, Timestamp};
 use crate::config::Config;
 use crate::event::Bus;
+use crate::health::Said;
 use crate::interpreter::Interpreter;
 use crate::key::Organisation;
 use crate::key::cache::KeyCache;
@@ -28,6 +29,7 @@ use crate::right::Rights;
 use crate::right::budget::Budget;
 use crate::sandbox::metrics::History;
 use crate::sandbox::work::Looks;
+use crate::sandbox::repair::Unfinished;
 use crate::session::Live;
 use crate::store::{Dialect, Store};
 use crate::template::{self, Template};
@@ -66,6 +68,10 @@ struct Parts {
     rights: Arc<Rights>,
     capacity: Capacity,
     history: History,
+    /// What the log was told of storage.
+    said: Said,
+    /// Changes of sandboxes that were left in the middle.
+    unfinished: Unfinished,
     pools: Pools,
     sessions: Live,
     http: reqwest::Client,
@@ -122,6 +128,8 @@ impl App {
             rights: Arc::new(Rights::new(Budget::new(&config.connections, open_files()))),
             capacity: Capacity::new(config.capacity.clone()),
             history: History::default(),
+            said: Said::default(),
+            unfinished: Unfinished::default(),
             pools: Pools::default(),
             sessions: Live::default(),
             http: http_client()?,
@@ -281,6 +289,14 @@ impl App {
 
     pub(crate) fn history(&self) -> &History {
         &self.0.history
+    }
+
+    pub(crate) fn said(&self) -> &Said {
+        &self.0.said
+    }
+
+    pub(crate) fn unfinished(&self) -> &Unfinished {
+        &self.0.unfinished
     }
 
     pub(crate) fn pools(&self) -> &Pools {

@@ -141,6 +141,7 @@ impl Drop for Leaves<'_> {
 impl App {
     /// Room and a turn for a sandbox that is about to be launched.
     pub(crate) async fn room_for(&self, sandbox: &Sandbox) -> Result<SemaphorePermit<'_>, Error> {
+        self.check_disk(&sandbox.provider)?;
         self.admit_resized(sandbox, sandbox.limits.memory)?;
         self.capacity().turn().await.inspect_err(|_| self.capacity().release(&sandbox.id))
     }

@@ -101,6 +101,7 @@ impl Error {
             // There is room again when a sandbox of the same organisation ends: nobody knows when, but it may be soon.
             Error::Quota { .. } => Some(QUOTA_AGAIN),
             Error::Unavailable { .. } => Some(DATABASE_AGAIN),
+            Error::Guest(GuestError::Failed(failure)) if failure.kind == FailureKind::Exhausted => Some(FULL_AGAIN),
             _ => None,
         }
     }
@@ -190,6 +191,10 @@ impl From<ProviderError> for Error {
             ProviderError::Unsupported(message) => Error::Unsupported(message),
             ProviderError::Refused(message) => Error::invalid("sandbox", message),
             ProviderError::Exhausted(message) => Error::exhausted(message),
+            ProviderError::Full(detail) => {
+                tracing::error!(detail, "a disk of this server is full");
+                Error::Full("this server's disk is full; nothing was kept of the request".into())
+            }
             ProviderError::Failed(detail) => Error::internal(format!("provider: {detail}")),
         }
     }

@@ -54,11 +54,15 @@ impl From<FrameError> for GuestError {
     }
 }
 
+/// Says no where there is no room for what a request would bring.
+pub type Room = Arc<dyn Fn() -> Result<(), crate::Error> + Send + Sync>;
+
 #[derive(Clone)]
 pub struct Guest {
     connect: Arc<dyn Connect>,
     /// Where requests count as activity.
     attendance: Option<Attendance>,
+    room: Option<Room>,
 }
 
 impl fmt::Debug for Guest {
@@ -69,12 +73,17 @@ impl fmt::Debug for Guest {
 
 impl Guest {
     pub fn new(connect: Arc<dyn Connect>) -> Self {
-        Guest { connect, attendance: None }
+        Guest { connect, attendance: None, room: None }
     }
 
     /// The same, with its requests counted as activity for as long as they take.
     pub fn attended(self, attendance: Attendance) -> Self {
         Guest { attendance: Some(attendance), ..self }
+    }
+
+    /// Files that are sent to it are refused where the room is not there.
+    pub fn within(self, room: Room) -> Self {
+        Guest { room: Some(room), ..self }
     }
 
     /// Asks and takes the one reply.
@@ -90,6 +99,9 @@ impl Guest {
     /// Sends the request and leaves the reply to be taken with [`Operation::reply`]: for requests whose data goes
     /// before the reply (`Write`, `TarIn`, `Input`).
     pub async fn send(&self, request: &Request) -> Result<Operation, GuestError> {
+        if let (Some(room), Request::Write { .. } | Request::TarIn { .. }) = (&self.room, request) {
+            room().map_err(|error| Failure::new(FailureKind::Exhausted, error.to_string()))?;
+        }
         let pipe = self.connect.connect().await?;
         let (from, to) = tokio::io::split(pipe);
         let presence = self.attendance.as_ref().map(Attendance::begin);

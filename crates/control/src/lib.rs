@@ -32,6 +32,7 @@ pub mod error;
 pub mod event;
 pub mod git;
 pub mod guest;
+pub mod health;
 mod identity;
 pub mod interpreter;
 pub mod job;

@@ -17,20 +17,26 @@ const SWEEP_ABOVE: usize = 1024;
 impl Locks {
     /// Waits for whoever works on the sandbox.
     pub async fn lock(&self, id: &SandboxId) -> OwnedMutexGuard<()> {
-        let lock = {
-            let mut held = self.held.lock().expect("no panic while held");
-            if held.len() > SWEEP_ABOVE && held.len() == held.capacity() {
-                held.retain(|_, lock| lock.strong_count() > 0);
+        self.of(id).lock_owned().await
+    }
+
+    /// `None` where somebody works on the sandbox.
+    pub fn try_lock(&self, id: &SandboxId) -> Option<OwnedMutexGuard<()>> {
+        self.of(id).try_lock_owned().ok()
+    }
+
+    fn of(&self, id: &SandboxId) -> Arc<AsyncMutex<()>> {
+        let mut held = self.held.lock().expect("no panic while held");
+        if held.len() > SWEEP_ABOVE && held.len() == held.capacity() {
+            held.retain(|_, lock| lock.strong_count() > 0);
+        }
+        match held.get(id).and_then(Weak::upgrade) {
+            Some(lock) => lock,
+            None => {
+                let lock = Arc::new(AsyncMutex::new(()));
+                held.insert(id.clone(), Arc::downgrade(&lock));
+                lock
             }
-            match held.get(id).and_then(Weak::upgrade) {
-                Some(lock) => lock,
-                None => {
-                    let lock = Arc::new(AsyncMutex::new(()));
-                    held.insert(id.clone(), Arc::downgrade(&lock));
-                    lock
-                }
-            }
-        };
-        lock.lock_owned().await
+        }
     }
 }

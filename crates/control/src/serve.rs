@@ -49,6 +49,7 @@ pub async fn run(
         sandboxes = reconciled.sandboxes,
         changed = reconciled.changed,
         orphans = reconciled.orphans,
+        aside = reconciled.aside,
         jobs,
         "reconciled"
     );

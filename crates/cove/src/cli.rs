@@ -25,7 +25,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
         ],
     ),
     ("Their settings", &["label", "rename", "resize", "network", "timers", "extend", "ports", "link"]),
-    ("What happens", &["inspect", "explain", "events", "top", "usage", "audit", "jobs"]),
+    ("What happens", &["inspect", "explain", "events", "top", "usage", "audit", "jobs", "orphans"]),
     ("For an organisation", &["whoami", "keys", "orgs", "pools", "webhooks", "sessions", "providers"]),
 ];
 
@@ -77,6 +77,7 @@ pub enum Verb {
     Whoami(commands::whoami::Arguments),
     Keys(commands::keys::Arguments),
     Orgs(commands::orgs::Arguments),
+    Orphans(commands::orphans::Arguments),
     Pools(commands::pools::Arguments),
     Webhooks(commands::webhooks::Arguments),
     Sessions(commands::sessions::Arguments),

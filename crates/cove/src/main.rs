@@ -101,6 +101,7 @@ fn run(verb: &Verb) -> Result<u8, Complaint> {
         Verb::Link(arguments) => commands::link::run(arguments),
         Verb::Network(arguments) => commands::network::run(arguments),
         Verb::Orgs(arguments) => commands::orgs::run(arguments),
+        Verb::Orphans(arguments) => commands::orphans::run(arguments),
         Verb::Pools(arguments) => commands::pools::run(arguments),
         Verb::Ports(arguments) => commands::ports::run(arguments),
         Verb::Providers(arguments) => commands::providers::run(arguments),

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 use crate::fence::Inside;
+use crate::process;
 
 /// Names that people use and a host may not have, each a link to what it has.
 const ALIASES: [(&str, &str); 2] = [("python", "/usr/bin/python3"), ("pip", "/usr/bin/pip3")];
@@ -29,6 +30,10 @@ const SHIMS: [(&str, &str); 4] = [
     ("df", include_str!("base/df")),
     ("npm", include_str!("base/npm")),
 ];
+/// Beside a layer: the boot that wrote it, for as long as it may not be on the disk.
+const WRITTEN: &str = "written";
+/// Beside a layer: all of it is on the disk.
+const SYNCED: &str = "synced";
 
 /// Host files a sandbox's programs need to find libraries, certificates, names and time.
 const COPIED: [&str; 26] = [
@@ -189,10 +194,13 @@ fn shims() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 /// The layer for this state of the host, made if it is not there. `data` is the engine's data directory.
+///
+/// Syncing thousands of small files would take longer than everything else of a first start. So a layer is used while the boot lasts that
+/// wrote it, [`bring_to_disk`] syncs it later, and one that no boot has synced is made anew: a power cut leaves empty files.
 pub fn layer(data: &Path, inside: Inside) -> Result<PathBuf, Error> {
     let folder = data.join("base");
     let layer = folder.join(name(inside));
-    if layer.exists() {
+    if is_whole(&layer) {
         return Ok(layer);
     }
     fs::create_dir_all(&folder).map_err(Error::file("make", &folder))?;
@@ -201,14 +209,48 @@ pub fn layer(data: &Path, inside: Inside) -> Result<PathBuf, Error> {
     let path = folder.join("lock");
     let lock = fs::File::create(&path).map_err(Error::file("make", &path))?;
     lock.lock().map_err(Error::file("lock", &path))?;
-    if layer.exists() {
+    if is_whole(&layer) {
         return Ok(layer);
     }
     let draft = folder.join("draft");
-    remove(&draft).map_err(Error::file("remove", &draft))?;
+    for old in [&draft, &layer] {
+        remove(old).map_err(Error::file("remove", old))?;
+    }
+    match fs::remove_file(beside(&layer, SYNCED)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(Error::file("remove", &layer)(error)),
+        _ => {}
+    }
     write(&draft, inside).map_err(Error::file("write the base layer to", &draft))?;
+    let written = beside(&layer, WRITTEN);
+    fs::write(&written, process::boot()).map_err(Error::file("write", &written))?;
     fs::rename(&draft, &layer).map_err(Error::file("name", &layer))?;
     Ok(layer)
+}
+
+/// Syncs a layer, unless it is synced. Takes as long as the disk takes for all that waits to be written.
+pub fn bring_to_disk(layer: &Path) -> Result<(), Error> {
+    let synced = beside(layer, SYNCED);
+    if synced.exists() || !layer.exists() {
+        return Ok(());
+    }
+    let folder = fs::File::open(layer).map_err(Error::file("open", layer))?;
+    rustix::fs::syncfs(&folder).map_err(|errno| Error::file("write out", layer)(errno.into()))?;
+    cove_sys::replacement::replace(&synced, b"", 0o644).map_err(Error::file("write", &synced))
+}
+
+/// Whether all of it is there: synced, or written since the host started.
+fn is_whole(layer: &Path) -> bool {
+    let boot = process::boot();
+    let written = fs::read_to_string(beside(layer, WRITTEN)).unwrap_or_default();
+    // A host that does not tell its boots is trusted.
+    layer.exists() && (beside(layer, SYNCED).exists() || written == boot)
+}
+
+fn beside(layer: &Path, what: &str) -> PathBuf {
+    let mut path = layer.as_os_str().to_owned();
+    path.push(".");
+    path.push(what);
+    path.into()
 }
 
 /// By what goes into it.
@@ -302,5 +344,36 @@ fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layer_that_a_power_cut_may_have_emptied_is_made_anew_and_one_that_was_synced_is_not() {
+        let data = tempfile::tempdir().unwrap();
+        let inside = Inside::Single(USER);
+        let made = layer(data.path(), inside).unwrap();
+        let passwd = made.join("etc/passwd");
+        let whole = fs::read_to_string(&passwd).unwrap();
+        let mark = || fs::write(made.join("etc/mark"), "").unwrap();
+        mark();
+        assert_eq!(layer(data.path(), inside).unwrap(), made);
+        assert!(made.join("etc/mark").exists(), "the same boot uses it as it is");
+
+        // The power goes: names are there, contents are not.
+        fs::write(&passwd, "").unwrap();
+        fs::write(beside(&made, WRITTEN), "an earlier boot").unwrap();
+        assert_eq!(layer(data.path(), inside).unwrap(), made);
+        assert_eq!(fs::read_to_string(&passwd).unwrap(), whole);
+        assert!(!made.join("etc/mark").exists());
+
+        mark();
+        bring_to_disk(&made).unwrap();
+        fs::write(beside(&made, WRITTEN), "an earlier boot").unwrap();
+        layer(data.path(), inside).unwrap();
+        assert!(made.join("etc/mark").exists(), "what is synced outlives boots");
     }
 }

@@ -30,7 +30,7 @@ use crate::refused::{Refused, Step};
 use crate::spawner::handle::{Again, Spawner, Spawners};
 use crate::spawner::wire::{Outgoing, Request};
 use crate::spec::{Egress, Limits, Network, SandboxId, Spec, Storage, Verdict};
-use crate::state::{Ended, Found, LargestProcess, Running, Usage};
+use crate::state::{Aside, Ended, Found, LargestProcess, Running, Usage};
 use crate::{guest_line, guest_program, storage};
 
 /// How long the kernel may take to end what was killed.
@@ -85,6 +85,7 @@ impl Engine {
             Spawning::Processes { .. } => Leashes::None,
         };
         let (house, departures) = House::open(&config, spawners, privilege, leashes)?;
+        house.free_failed_storage()?;
         let house = Arc::new(house);
         let work = Arc::clone(&house);
         let reaper = Reaper::start(move |task| work.carry_out(task))?;
@@ -314,31 +315,87 @@ impl Engine {
         let mut found = Vec::new();
         let mut without_record: BTreeSet<SandboxId> = self.house.store.names()?.into_iter().collect();
         for id in self.house.records.names()? {
-            let Some(spec) = self.house.records.spec(&id)? else { continue };
-            without_record.remove(&id);
-            let ended = match self.house.adopt(&spec)? {
-                Adopted::Now(live) => {
-                    self.reaper.watch(&live)?;
-                    self.reaper.give(Task::Settle(live, Age::Settled));
-                    None
-                }
-                Adopted::Before => None,
-                Adopted::Dead(ended) => ended,
-            };
-            let live = self.house.running(&id).ok();
-            // One whose group goes while we look is on its way out: the watcher tells.
-            let frozen = live.as_ref().and_then(|live| live.group.as_ref()).map(|group| group.is_frozen());
-            let paused = matches!(frozen, Some(Ok(true)));
-            found.push(Found { id, running: live.map(|live| live.running.clone()), paused, ended });
-        }
-        // A power failure can take a record that was just written and leave the files. They are somebody's.
-        for id in without_record {
-            if !self.house.is_starting(&id) {
-                let ended = Some(self.house.lost_record(&id)?);
-                found.push(Found { id, running: None, paused: false, ended });
+            if let Some(one) = self.recorded(&id)? {
+                without_record.remove(&id);
+                found.push(one);
             }
         }
+        for id in without_record {
+            found.extend(self.unrecorded(id)?);
+        }
         Ok(found)
+    }
+
+    /// As [`Engine::found`], of one; `None` where nothing is there.
+    pub fn find(&self, id: &SandboxId) -> Result<Option<Found>, Error> {
+        match self.recorded(id)? {
+            Some(found) => Ok(Some(found)),
+            None if self.house.store.has(id)? => self.unrecorded(id.clone()),
+            None => Ok(None),
+        }
+    }
+
+    fn recorded(&self, id: &SandboxId) -> Result<Option<Found>, Error> {
+        let Some(spec) = self.house.records.spec(id)? else { return Ok(None) };
+        let ended = match self.house.adopt(&spec)? {
+            Adopted::Now(live) => {
+                self.reaper.watch(&live)?;
+                self.reaper.give(Task::Settle(live, Age::Settled));
+                None
+            }
+            Adopted::Before => None,
+            Adopted::Dead(ended) => ended,
+        };
+        let live = self.house.running(id).ok();
+        // One whose group goes while we look is on its way out: the watcher tells.
+        let frozen = live.as_ref().and_then(|live| live.group.as_ref()).map(|group| group.is_frozen());
+        let paused = matches!(frozen, Some(Ok(true)));
+        let aside = self.house.records.aside(id)?;
+        Ok(Some(Found { id: id.clone(), running: live.map(|live| live.running.clone()), paused, ended, aside }))
+    }
+
+    /// A power failure can take a record that was just written and leave the files. They are somebody's.
+    fn unrecorded(&self, id: SandboxId) -> Result<Option<Found>, Error> {
+        if self.house.is_starting(&id) {
+            return Ok(None);
+        }
+        let ended = Some(self.house.lost_record(&id)?);
+        let aside = self.house.records.aside(&id)?;
+        Ok(Some(Found { id, running: None, paused: false, ended, aside }))
+    }
+
+    /// Ends its processes and keeps its files for whoever claims them; [`Engine::take_back`] is the way back.
+    pub fn keep_aside(&self, id: &SandboxId, aside: &Aside) -> Result<(), Error> {
+        match self.stop(id, Duration::ZERO) {
+            Ok(()) | Err(Error::NotRunning(_) | Error::NotFound(_)) => {}
+            Err(error) => return Err(error),
+        }
+        self.house.records.write_aside(id, aside)
+    }
+
+    /// Somebody owns it again.
+    pub fn take_back(&self, id: &SandboxId) -> Result<(), Error> {
+        self.house.records.remove_aside(id)
+    }
+
+    /// What it was started with last; `None` where a power failure took that.
+    pub fn spec(&self, id: &SandboxId) -> Result<Option<Spec>, Error> {
+        self.house.records.spec(id)
+    }
+
+    /// Whether it has written nothing that outlives it.
+    pub fn is_blank(&self, id: &SandboxId) -> Result<bool, Error> {
+        Ok(self.house.store.is_blank(id)?)
+    }
+
+    /// Whether the host was started anew since an engine last began on this data directory.
+    pub fn is_after_a_restart(&self) -> bool {
+        self.house.restarted
+    }
+
+    /// How the storage of sandboxes' files is at this moment.
+    pub fn storage_health(&self) -> Result<storage::Health, Error> {
+        Ok(self.house.store.health()?)
     }
 
     /// Removes every sandbox, and every rest of one, that `keep` does not want; says which. What is being launched
@@ -362,7 +419,9 @@ impl Engine {
         if self.house.running(id).is_ok() {
             return Err(Error::AlreadyRunning(id.clone()));
         }
-        match self.house.store.export(id, writer) {
+        let limits = self.house.records.spec(id)?.map(|spec| self.house.limits(&spec));
+        let unlimited = Limits { disk: None, ..Limits::default() };
+        match self.house.store.export(id, &limits.unwrap_or(unlimited), writer) {
             Ok(_) => Ok(()),
             Err(storage::Error::NotFound(id)) => Err(Error::NotFound(id)),
             Err(error) => Err(error.into()),

@@ -40,6 +40,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether a disk had no room.
+    pub fn is_full(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        match self {
+            Error::File { source, .. } => matches!(source.kind(), StorageFull | QuotaExceeded),
+            Error::Storage(error) => matches!(error.kind(), Some(StorageFull | QuotaExceeded)),
+            _ => false,
+        }
+    }
+
     /// For `map_err`: says what was done with which file.
     pub fn file(step: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Error {
         let path = path.into();

@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use cove_protocol::Request as GuestRequest;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -28,7 +28,7 @@ use crate::pool::{Identity, Pool};
 use crate::privilege::{Ids, Privilege};
 use crate::process;
 use crate::processor_time;
-use crate::reaper::{self, Exit, Task};
+use crate::reaper::{self, DYING, Exit, Task};
 use crate::record::{Life, Records};
 use crate::refused::{Refused, Step};
 use crate::share::{self, Processes};
@@ -60,7 +60,15 @@ pub struct House {
     proxy: OnceLock<Proxy>,
     starting_proxy: Mutex<()>,
     pub leashes: Leashes,
+    /// Whether the host was started anew since an engine last began here.
+    pub restarted: bool,
     live: Mutex<HashMap<SandboxId, Slot>>,
+    /// Ended before they were taken over, because the storage that they ran on had failed.
+    pub condemned: Mutex<BTreeSet<SandboxId>>,
+    /// When storage that has failed was last tried to begin anew.
+    pub renewed: Mutex<Option<Instant>>,
+    pub opened: Instant,
+    pub syncing_base: Once,
     departed: Mutex<Sender<Departure>>,
 }
 
@@ -79,7 +87,7 @@ pub enum Slot {
 }
 
 impl Slot {
-    fn live(&self) -> Option<Arc<Live>> {
+    pub fn live(&self) -> Option<Arc<Live>> {
         match self {
             Slot::Starting => None,
             Slot::Running(live) => Some(Arc::clone(live)),
@@ -134,6 +142,8 @@ impl House {
         }
         let records = Records::open(data)?;
         let hierarchy = Hierarchy::of_realm(&records.realm()?)?;
+        // Those on a leash are never found again.
+        let restarted = leashes == Leashes::None && records.is_another_boot()?;
         let target = if privilege == Privilege::Root { config.pool } else { 0 };
         let pool = Pool::new(target, hierarchy.clone(), records.clone());
         let (departed, departures) = channel();
@@ -155,7 +165,12 @@ impl House {
             proxy: OnceLock::new(),
             starting_proxy: Mutex::default(),
             leashes,
+            restarted,
             live: Mutex::default(),
+            condemned: Mutex::default(),
+            renewed: Mutex::default(),
+            opened: Instant::now(),
+            syncing_base: Once::new(),
             departed: Mutex::new(departed),
         };
         Ok((house, departures))
@@ -260,6 +275,10 @@ impl House {
             return Ok(self.base.clone());
         }
         base::layer(&self.data, inside)
+    }
+
+    pub fn base_layer(&self) -> &std::path::Path {
+        &self.base
     }
 
     /// The control group of a new life; `None` where the host gives an ordinary user none.
@@ -374,7 +393,8 @@ impl House {
     /// because the answer was lost, is told the same.
     fn found_dead(&self, id: &SandboxId, life: &Life) -> Result<Adopted, Error> {
         self.hierarchy.clear(id.as_str())?;
-        Ok(Adopted::Dead(Some(ended_unseen(life))))
+        let condemned = self.condemned.lock().unwrap_or_else(PoisonError::into_inner).contains(id);
+        Ok(Adopted::Dead(Some(if condemned { Ended::StorageFailed } else { ended_unseen(life) })))
     }
 
     /// Removes sandboxes on a leash whose engine was killed: the leash ended their processes, nobody the rest. One
@@ -488,7 +508,9 @@ impl House {
             Task::Tend => {
                 // What cannot be made ahead now, a launch makes and tells why.
                 let _ = self.store.tend(self.pool.target());
+                self.bring_base_to_disk();
             }
+            Task::Room => self.look_after_room(),
             Task::EmptyTrash => {
                 // What cannot be deleted now is tried again with the next.
                 let _ = self.records.empty_trash();
@@ -543,6 +565,9 @@ impl House {
         if live.is_end_expected() {
             return Ended::Stopped;
         }
+        if let Some(cause) = live.condemned() {
+            return cause;
+        }
         let killed = matches!(exit, Exit::Signal(9) | Exit::Unknown);
         if killed
             && let Some(counted) = live.group.as_ref().and_then(|group| group.usage().ok())
@@ -561,9 +586,6 @@ impl House {
     }
 }
 
-/// How long the kernel may take over the last breath of a process.
-const DYING: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
-
 /// How a life that is over ended, as far as its record tells.
 fn ended_unseen(life: &Life) -> Ended {
     let now = process::boot();
@@ -580,7 +602,7 @@ fn put_down(live: &Live) -> Result<(), Error> {
     Ok(())
 }
 
-fn ends_within(pidfd: &OwnedFd, limit: Timespec) -> bool {
+pub fn ends_within(pidfd: &OwnedFd, limit: Timespec) -> bool {
     let mut ended = [PollFd::new(pidfd, PollFlags::IN)];
     rustix::io::retry_on_intr(|| rustix::event::poll(&mut ended, Some(&limit))).is_ok_and(|many| many > 0)
 }

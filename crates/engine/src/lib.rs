@@ -57,6 +57,7 @@ mod root;
 mod seccomp;
 mod settings;
 mod share;
+mod upkeep;
 mod user_namespace;
 
 pub use engine::{Config, Departure, Engine, Spawning};
@@ -64,4 +65,4 @@ pub use error::Error;
 pub use hold::{Limit, Unheld};
 pub use spawner::main as spawner_main;
 pub use spec::{SandboxId, Spec};
-pub use state::{Ended, Found, Running, Usage};
+pub use state::{Aside, Ended, Found, Running, Usage};

@@ -26,6 +26,8 @@ pub struct Live {
     /// Bytes, for the sentence about memory that ran out.
     memory_limit: AtomicU64,
     asked: AtomicBool,
+    /// Why the engine ends it unasked, where it does.
+    condemned: Mutex<Option<Ended>>,
     ended: Mutex<Option<Ended>>,
     gone: Condvar,
 }
@@ -40,6 +42,7 @@ impl Live {
             leash: None,
             memory_limit: AtomicU64::new(memory_limit),
             asked: AtomicBool::new(false),
+            condemned: Mutex::new(None),
             ended: Mutex::new(None),
             gone: Condvar::new(),
         }
@@ -56,6 +59,16 @@ impl Live {
 
     pub fn is_end_expected(&self) -> bool {
         self.asked.load(Ordering::SeqCst)
+    }
+
+    /// Ends it for a reason of the engine's own, which is told as news.
+    pub fn condemn(&self, cause: Ended) -> Result<(), Error> {
+        *self.condemned.lock().unwrap_or_else(PoisonError::into_inner) = Some(cause);
+        self.kill()
+    }
+
+    pub fn condemned(&self) -> Option<Ended> {
+        self.condemned.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// SIGKILL to PID 1: the kernel ends everything in its pid namespace. Frozen processes are thawed, or they would

@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
-use rustix::event::{EventfdFlags, epoll};
+use rustix::event::{EventfdFlags, Timespec, epoll};
 use rustix::io::Errno;
 use rustix::process::{WaitId, WaitIdOptions};
 
@@ -33,6 +33,8 @@ pub enum Task {
     EmptyTrash,
     /// Once a second: what no limit of the kernel's bounds.
     Watch,
+    /// Several times a second: storage has room ahead of those who write, and is begun anew where it has failed.
+    Room,
     /// Uppers are made ahead and the pool of them looked after: after a launch, and now and then of itself.
     Tend,
 }
@@ -42,6 +44,12 @@ const TEND_EVERY: Duration = Duration::from_secs(5);
 
 /// How often what the kernel does not bound is looked at.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
+
+/// How long the kernel may take over the last breath of a process.
+pub const DYING: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+
+/// How often storage is looked at. Nobody writes what it has free in this time.
+const ROOM_EVERY: Duration = Duration::from_millis(200);
 
 /// How old a sandbox is before it settles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,12 +78,14 @@ pub enum Exit {
     Unknown,
 }
 
-/// The two threads.
+/// The threads.
 #[derive(Debug)]
 pub struct Reaper {
     poll: Arc<Poll>,
     urgent: Option<Sender<Task>>,
     idle: Option<Sender<Task>>,
+    /// Its end is the end of the thread that looks after room.
+    room: Option<Sender<()>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -99,8 +109,17 @@ impl Reaper {
         let watcher = spawn("cove-watcher", move || watched.run(&ended))?;
         let bury = Arc::clone(&work);
         let reaper = spawn("cove-reaper", move || burials.into_iter().for_each(|task| bury(task)))?;
+        let (room, no_more) = channel::<()>();
+        let look = Arc::clone(&work);
+        // On its own: what the others do may take longer than a writer needs to fill a disk.
+        let keeper = spawn("cove-room", move || {
+            while no_more.recv_timeout(ROOM_EVERY) == Err(RecvTimeoutError::Timeout) {
+                look(Task::Room);
+            }
+        })?;
         let tidier = spawn("cove-tidier", move || tidy(&chores, &*work))?;
-        Ok(Reaper { poll, urgent: Some(urgent), idle: Some(idle), threads: vec![watcher, reaper, tidier] })
+        let threads = vec![watcher, reaper, keeper, tidier];
+        Ok(Reaper { poll, urgent: Some(urgent), idle: Some(idle), room: Some(room), threads })
     }
 
     /// From now on its end is noticed, also if it has come already.
@@ -119,7 +138,7 @@ impl Reaper {
 
 impl Drop for Reaper {
     fn drop(&mut self) {
-        (self.urgent, self.idle) = (None, None);
+        (self.urgent, self.idle, self.room) = (None, None, None);
         // Adds one to the counter: the watcher wakes, ends and lets go of the queue's other end.
         let _ = rustix::io::write(&self.poll.stop, &1u64.to_ne_bytes());
         for thread in self.threads.drain(..) {

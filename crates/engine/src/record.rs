@@ -2,10 +2,12 @@
 //!
 //! ```text
 //!   <data>/realm                         the name of this directory's cgroups
+//!   <data>/boot                          of the host, when an engine last began here
 //!   <data>/sandboxes/<id>/spec.json      before anything else happens
 //!                         running.json   while its processes live
 //!                         guest.sock     where the guest listens
 //!                         meminfo        what it sees as /proc/meminfo
+//!                         aside.json     while it is kept although nobody is known to own it
 //!   <data>/cradles/<mark>/               the same, made ahead and nobody's yet
 //!   <data>/gone/<id>/                    removed; deleted as soon as somebody has the time
 //! ```
@@ -22,11 +24,13 @@ use crate::cradle::{Cradle, Nest};
 use crate::error::Error;
 use crate::process;
 use crate::spec::{SandboxId, Spec};
+use crate::state::Aside;
 
 pub const SPEC: &str = "spec.json";
 pub const LIFE: &str = "running.json";
 pub const SOCKET: &str = "guest.sock";
 pub const MEMORY_INFO: &str = "meminfo";
+const ASIDE: &str = "aside.json";
 
 /// The processes of a sandbox. A pid can be somebody else's by the time it is read, so its start time and the boot it
 /// belongs to go with it.
@@ -68,27 +72,40 @@ impl Records {
     }
 
     /// The name under which this data directory's cgroups lie: its own, so that engines on other directories of the
-    /// host never sweep them. Written to `<data>/realm`.
+    /// host never sweep them. Written to `<data>/realm` once. An empty file, as a power cut leaves of one that was never synced, is
+    /// written anew: no sandbox outlives a power cut.
     pub fn realm(&self) -> Result<String, Error> {
         let path = self.folder.with_file_name("realm");
-        match fs::read_to_string(&path) {
-            Ok(text) if !text.trim().is_empty() => return Ok(text.trim().to_owned()),
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(Error::file("read", path)(error)),
-            _ => {}
+        if let Some(realm) = read_realm(&path)? {
+            return Ok(realm);
+        }
+        // Of engines that open at the same moment one gives the name. The kernel lets go of the lock with the file.
+        let folder = fs::File::open(&self.folder).map_err(Error::file("open", &self.folder))?;
+        folder.lock().map_err(Error::file("lock", &self.folder))?;
+        if let Some(realm) = read_realm(&path)? {
+            return Ok(realm);
         }
         let mut bytes = [0u8; 4];
         let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
         filled.map_err(|errno| Error::file("name", &path)(errno.into()))?;
         let realm = format!("cove-{:08x}", u32::from_ne_bytes(bytes));
-        let draft = path.with_extension(&realm);
-        fs::write(&draft, &realm).map_err(Error::file("write", &draft))?;
-        // Whoever links first gives the name; an engine that opens at the same moment takes it.
-        let linked = fs::hard_link(&draft, &path);
-        fs::remove_file(&draft).map_err(Error::file("remove", &draft))?;
-        match linked {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.realm(),
-            other => other.map(|()| realm).map_err(Error::file("name", path)),
+        cove_sys::replacement::replace(&path, realm.as_bytes(), 0o644).map_err(Error::file("write", &path))?;
+        Ok(realm)
+    }
+
+    /// Whether the host was started anew since an engine last began here. Notes the present boot.
+    pub fn is_another_boot(&self) -> Result<bool, Error> {
+        let path = self.folder.with_file_name("boot");
+        let now = process::boot();
+        let last = match fs::read_to_string(&path) {
+            Ok(last) => Some(last.trim().to_owned()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(Error::file("read", path)(error)),
+        };
+        if last.as_deref() != Some(&now) {
+            cove_sys::replacement::replace(&path, now.as_bytes(), 0o644).map_err(Error::file("write", &path))?;
         }
+        Ok(last.is_some_and(|last| !now.is_empty() && last != now))
     }
 
     pub fn directory(&self, id: &SandboxId) -> PathBuf {
@@ -149,6 +166,28 @@ impl Records {
         read(&self.directory(id).join(LIFE))
     }
 
+    pub fn aside(&self, id: &SandboxId) -> Result<Option<Aside>, Error> {
+        read(&self.directory(id).join(ASIDE))
+    }
+
+    /// On the disk when it returns. Makes the directory where a power cut took it.
+    pub fn write_aside(&self, id: &SandboxId, aside: &Aside) -> Result<(), Error> {
+        let directory = self.directory(id);
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
+        made.map_err(Error::file("make", &directory))?;
+        let path = directory.join(ASIDE);
+        cove_sys::replacement::replace(&path, &text(aside, &path)?, 0o600).map_err(Error::file("write", &path))
+    }
+
+    /// Somebody owns it again. Fine where it was never kept aside.
+    pub fn remove_aside(&self, id: &SandboxId) -> Result<(), Error> {
+        let path = self.directory(id).join(ASIDE);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::file("remove", path)(error)),
+            _ => Ok(()),
+        }
+    }
+
     /// Its processes are gone.
     pub fn end_life(&self, id: &SandboxId) -> Result<(), Error> {
         for path in [self.directory(id).join(LIFE), self.socket(id)] {
@@ -197,6 +236,27 @@ impl Records {
     }
 }
 
+/// `None` where it is absent or empty. Anything else that is no name of ours is somebody's mistake: a new name would lose the
+/// sandboxes that run under the old one.
+fn read_realm(path: &Path) -> Result<Option<String>, Error> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::file("read", path)(error)),
+    };
+    let realm = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
+    let fits = |number: &str| number.len() == 8 && number.bytes().all(|byte| byte.is_ascii_hexdigit());
+    match realm.strip_prefix("cove-") {
+        _ if realm.is_empty() => Ok(None),
+        Some(number) if fits(number) => Ok(Some(realm.to_owned())),
+        _ => Err(Error::Invalid(format!(
+            "{} does not hold the name of control groups (cove-xxxxxxxx); put its old text back, or remove it once no \
+             sandbox of this data directory runs",
+            path.display()
+        ))),
+    }
+}
+
 pub fn text<T: Serialize>(value: &T, path: &Path) -> Result<Vec<u8>, Error> {
     serde_json::to_vec(value).map_err(|error| Error::Invalid(format!("{}: {error}", path.display())))
 }
@@ -220,4 +280,39 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
     // Empty where it was made ahead and nobody came to write it; anything else that is no record was left by a power failure, or is
     // of a version after this one.
     Ok(serde_json::from_slice(&text).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_realm_that_a_power_cut_emptied_is_named_anew_and_one_that_is_damaged_is_named() {
+        let data = tempfile::tempdir().unwrap();
+        let records = Records::open(data.path()).unwrap();
+        let path = data.path().join("realm");
+        let first = records.realm().unwrap();
+        assert_eq!(records.realm().unwrap(), first);
+        for left in ["", "\0\0\0\0\0\0\0\0\0\0\0\0\0"] {
+            fs::write(&path, left).unwrap();
+            let again = records.realm().unwrap();
+            assert!(again.starts_with("cove-") && again != first, "{again}");
+            assert_eq!(records.realm().unwrap(), again);
+        }
+        for wrong in ["cove-12", "garbage", "cove-../../x"] {
+            fs::write(&path, wrong).unwrap();
+            assert!(records.realm().unwrap_err().to_string().contains("put its old text back"));
+        }
+    }
+
+    #[test]
+    fn engines_that_open_at_once_have_one_realm() {
+        let data = tempfile::tempdir().unwrap();
+        let records = Records::open(data.path()).unwrap();
+        let realms = std::thread::scope(|scope| {
+            let named: Vec<_> = (0..8).map(|_| scope.spawn(|| records.realm().unwrap())).collect();
+            named.into_iter().map(|one| one.join().unwrap()).collect::<std::collections::BTreeSet<_>>()
+        });
+        assert_eq!(realms.len(), 1);
+    }
 }

@@ -28,6 +28,17 @@ pub struct Found {
     pub paused: bool,
     /// How its last life ended, where that happened while no engine looked.
     pub ended: Option<Ended>,
+    /// Since when and why it is kept for nobody.
+    pub aside: Option<Aside>,
+}
+
+/// Files that are kept although nobody is known to own them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Aside {
+    /// Milliseconds since 1970.
+    pub since: i64,
+    /// A sentence.
+    pub reason: String,
 }
 
 /// How a sandbox's processes came to their end.
@@ -45,6 +56,8 @@ pub enum Ended {
     GuestExited { code: i32 },
     /// Its processes were those of an earlier boot of the host.
     HostRestarted,
+    /// The filesystem that its files are on had failed and was begun anew, which no process of it could outlive.
+    StorageFailed,
     /// Its processes were gone when the engine looked, on the same boot: somebody ended them.
     Vanished,
 }

@@ -257,6 +257,50 @@ fn a_small_pool_grows_when_sandboxes_are_made() {
 }
 
 #[test]
+fn a_pool_has_every_block_that_it_promises() {
+    let data = Data::new();
+    let Some(store) = data.pool() else { return };
+    let image = data.path().join("pool.btrfs");
+    let lacking = || {
+        let told = fs::metadata(&image).unwrap();
+        told.len().saturating_sub(std::os::unix::fs::MetadataExt::blocks(&told) * 512)
+    };
+    assert_eq!(lacking(), 0, "from its first moment");
+    let upper = directories(store.create(&id('a'), Storage::Disk, &unlimited()).unwrap());
+    fill(&upper.root_upper.join("file"), 300 << 20);
+    store.sync(&id('a')).unwrap();
+    fs::remove_file(upper.root_upper.join("file")).unwrap();
+    store.sync(&id('a')).unwrap();
+    // Not by the filesystem itself, and not by somebody who trims all there are.
+    let _refused = std::process::Command::new("fstrim").arg(data.path().join("pool")).output();
+    assert_eq!(lacking(), 0, "what was deleted is not given back");
+    // Dug out by somebody who copies files: had again at the next look.
+    let dug = std::process::Command::new("fallocate").arg("--dig-holes").arg(&image).status().unwrap();
+    assert!(dug.success() && lacking() > 0);
+    assert_eq!(store.health().unwrap().unbacked, 0);
+    assert_eq!(lacking(), 0);
+}
+
+#[test]
+fn a_pool_gives_room_ahead_of_its_writers() {
+    let data = Data::new();
+    let Some(store) = data.pool() else { return };
+    let upper = directories(store.create(&id('a'), Storage::Disk, &unlimited()).unwrap());
+    let before = store.health().unwrap().pool.unwrap();
+    // More than it begins with, in steps of less than it has free.
+    let mut written = 0;
+    let block = vec![7; 200 << 20];
+    for number in 0..before.total / (200 << 20) + 2 {
+        let done = fs::write(upper.root_upper.join(format!("file{number}")), &block);
+        assert!(done.is_ok(), "{done:?} after {written} bytes");
+        written += block.len() as u64;
+        store.make_room().unwrap();
+    }
+    let after = store.health().unwrap().pool.unwrap();
+    assert!(after.total > before.total && written > before.total, "{before:?} {after:?} {written}");
+}
+
+#[test]
 fn a_data_directory_deleted_under_its_server_starts_anew() {
     let data = Data::new();
     let Some(lost) = data.pool() else { return };

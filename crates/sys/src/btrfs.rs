@@ -154,6 +154,14 @@ pub fn grow(file: impl AsFd) -> io::Result<()> {
     ioctl(file.as_fd(), RESIZE, &mut arguments)
 }
 
+/// Shrinks the filesystem to this size. What lies beyond it is moved to before it, which takes its time.
+pub fn shrink(file: impl AsFd, bytes: u64) -> io::Result<()> {
+    let mut arguments = Volume { fd: 0, name: [0; 4088] };
+    let text = bytes.to_string();
+    arguments.name[..text.len()].copy_from_slice(text.as_bytes());
+    ioctl(file.as_fd(), RESIZE, &mut arguments)
+}
+
 /// Commits, and wakes the kernel's thread that gives back the space of deleted subvolumes, which would else wait for the next
 /// commit (30 s).
 pub fn reclaim(file: impl AsFd) -> io::Result<()> {

@@ -6,6 +6,7 @@ pub mod attack;
 pub mod btrfs;
 pub mod clone;
 pub mod exec;
+pub mod extents;
 pub mod file_identity;
 pub mod inherited;
 pub mod loop_device;

@@ -109,6 +109,13 @@ impl LoopDevice {
         Err(io::Error::other("every free loop device was taken by others"))
     }
 
+    /// Nobody gives blocks of the file back through this device any more: not the filesystem on it, not `fstrim`. Where the
+    /// kernel does not let itself be told, they may.
+    pub fn keep_blocks(&self) -> io::Result<()> {
+        let name = self.path.file_name().unwrap_or_default();
+        std::fs::write(PathBuf::from("/sys/block").join(name).join("queue/discard_max_bytes"), "0")
+    }
+
     /// Sees the file's new size.
     pub fn refresh_size(&self) -> io::Result<()> {
         // SAFETY: LOOP_SET_CAPACITY takes no argument; the descriptor is open as long as `self`.

@@ -148,6 +148,11 @@ pub(crate) fn mounts_of(directory: &Path) -> Vec<String> {
     ours.filter_map(|line| line.split(' ').nth(4).map(str::to_owned)).collect()
 }
 
+pub(crate) fn is_mount_point(place: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    mounts.lines().any(|line| line.split(' ').nth(4).map(Path::new) == Some(place))
+}
+
 pub(crate) fn loop_devices_of(directory: &Path) -> Vec<String> {
     let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let backed = devices.filter_map(|device| {

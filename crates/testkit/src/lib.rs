@@ -20,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod disk;
 pub mod guests;
 pub mod http;
 pub mod leak;

@@ -21,9 +21,15 @@ pub fn reboot(data: &Path) {
     let records = fs::read_dir(data.join("sandboxes")).into_iter().flatten().flatten();
     for record in records.map(|entry| entry.path().join("running.json")).filter(|path| path.exists()) {
         let text = fs::read_to_string(&record).expect("read a record");
-        let mut life: serde_json::Value = serde_json::from_str(&text).expect("a record");
+        // A power cut leaves some empty.
+        let Ok(mut life) = serde_json::from_str::<serde_json::Value>(&text) else { continue };
         life["boot"] = EARLIER.into();
         fs::write(&record, life.to_string()).expect("write a record");
+    }
+    let layers = fs::read_dir(data.join("base")).into_iter().flatten().flatten().map(|entry| entry.path());
+    let written = layers.filter(|path| path.extension().is_some_and(|extension| extension == "written"));
+    for noted in written.chain([data.join("boot")]).filter(|path| path.exists()) {
+        fs::write(noted, EARLIER).expect("note an earlier boot");
     }
 }
 

@@ -28,6 +28,8 @@ pub struct TestServer {
     /// What starts the program: its path, or words before it.
     words: Vec<OsString>,
     environment: Vec<(String, String)>,
+    /// Where it keeps everything; in its own directory where absent.
+    elsewhere: Option<PathBuf>,
     /// Dropped last: the check looks for traces of this directory.
     leaks: Option<LeakCheck>,
     directory: TempDir,
@@ -53,7 +55,26 @@ impl TestServer {
         TestServer::start_from(&[], &[], words, prepare)
     }
 
+    /// With everything that it keeps in this directory, which the test looks after.
+    pub fn start_on(data: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> TestServer {
+        let mut server = TestServer::prepared(arguments, environment, Vec::new(), |_| cove_path());
+        server.elsewhere = Some(data.to_owned());
+        server.launch();
+        server
+    }
+
     fn start_from(
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+        words: Vec<OsString>,
+        prepare: impl FnOnce(&Path) -> PathBuf,
+    ) -> TestServer {
+        let mut server = TestServer::prepared(arguments, environment, words, prepare);
+        server.launch();
+        server
+    }
+
+    fn prepared(
         arguments: &[&str],
         environment: &[(&str, &str)],
         mut words: Vec<OsString>,
@@ -62,17 +83,16 @@ impl TestServer {
         let directory = tempfile::Builder::new().prefix("cove-test-").tempdir().expect("make a directory");
         let leaks = LeakCheck::new(directory.path());
         words.push(prepare(directory.path()).into());
-        let mut server = TestServer {
+        TestServer {
             words,
             child: None,
+            elsewhere: None,
             address: "127.0.0.1:0".into(),
             arguments: arguments.iter().map(|&argument| argument.to_owned()).collect(),
             environment: owned(environment),
             leaks: Some(leaks),
             directory,
-        };
-        server.launch();
-        server
+        }
     }
 
     fn launch(&mut self) {
@@ -114,7 +134,7 @@ impl TestServer {
     }
 
     pub fn data(&self) -> PathBuf {
-        self.directory.path().join("data")
+        self.elsewhere.clone().unwrap_or_else(|| self.directory.path().join("data"))
     }
 
     pub fn url(&self) -> String {

@@ -74,7 +74,8 @@ fn refused(sandbox: &Sandbox, error: std::io::Error) -> Error {
 
 /// When an archive was packed to its end.
 enum Whole {
-    Now,
+    /// With so many bytes.
+    Now(u64),
     Before,
 }
 
@@ -86,6 +87,9 @@ impl App {
     /// go only when it is there.
     pub(crate) async fn export(&self, sandbox: &Sandbox) -> Result<(), Error> {
         let provider = self.provider(&sandbox.provider)?;
+        if self.config().archive.url.is_none() {
+            self.check_disk(&sandbox.provider)?;
+        }
         let mut writer = BufWriter::new(Arc::clone(self.objects()), key(sandbox));
         let (mut near, mut far) = tokio::io::duplex(BUFFER);
         let packing = async move { provider.export(&sandbox.id, &mut near).await };
@@ -97,15 +101,16 @@ impl App {
         });
         let whole = match (packed, kept) {
             (_, Err(error)) => Err(refused(sandbox, error)),
-            (Ok(()), Ok(_)) => Ok(Whole::Now),
+            (Ok(()), Ok(bytes)) => Ok(Whole::Now(bytes)),
             // A server that died had come as far as to remove the files: the archive was whole by then.
             (Err(ProviderError::NotFound(_)), Ok(0)) if self.has_archive(sandbox).await? => Ok(Whole::Before),
             (Err(error), Ok(_)) => Err(error.into()),
         };
         match whole {
-            Ok(Whole::Now) => {
+            Ok(Whole::Now(bytes)) => {
                 writer.shutdown().await.map_err(|error| refused(sandbox, error))?;
                 self.bring_to_disk(sandbox).await?;
+                self.check_kept(sandbox, bytes).await?;
             }
             Ok(Whole::Before) => {}
             Err(error) => {
@@ -131,6 +136,16 @@ impl App {
         });
         let synced = synced.await.map_err(|error| Error::internal(format!("sync an archive: {error}")))?;
         synced.map_err(|error| refused(sandbox, error))
+    }
+
+    /// The files go next: what was sent must be what is there.
+    async fn check_kept(&self, sandbox: &Sandbox, bytes: u64) -> Result<(), Error> {
+        let kept = self.objects().head(&key(sandbox)).await.map_err(|error| trouble(sandbox, "written", &error))?;
+        if kept.size == bytes {
+            return Ok(());
+        }
+        let reason = format!("the object store has {} of its {bytes} bytes", kept.size);
+        Err(Error::Archive { id: sandbox.id.to_string(), verb: "written", reason })
     }
 
     async fn has_archive(&self, sandbox: &Sandbox) -> Result<bool, Error> {

@@ -48,6 +48,7 @@ pub struct Config {
     /// Of sandboxes that name none of their own.
     pub timers: Timers,
     pub metrics: Metrics,
+    pub orphans: Orphans,
     pub prices: Prices,
     pub archive: Archive,
     pub log: Log,
@@ -95,6 +96,9 @@ pub struct Capacity {
     pub memory: u64,
     /// Bytes of memory that the machine must have free before another sandbox is started.
     pub free_memory: u64,
+    /// Bytes that the disk of the data directory must have free before anything is added to it; of a small disk a
+    /// twentieth at most.
+    pub free_disk: u64,
     /// Sandboxes that are started at one time; the others wait their turn.
     pub launches: u32,
     /// How many may wait; the rest is told to come again.
@@ -105,7 +109,15 @@ pub struct Capacity {
 
 impl Default for Capacity {
     fn default() -> Self {
-        Capacity { sandboxes: 0, memory: 0, free_memory: 128 << 20, launches: 64, waiting: 1000, patience_seconds: 30 }
+        Capacity {
+            sandboxes: 0,
+            memory: 0,
+            free_memory: 128 << 20,
+            free_disk: 2 << 30,
+            launches: 64,
+            waiting: 1000,
+            patience_seconds: 30,
+        }
     }
 }
 
@@ -177,6 +189,20 @@ impl Default for Metrics {
     }
 }
 
+/// Files of sandboxes that the database does not know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Orphans {
+    /// How long they are kept for somebody to adopt them; zero is for ever.
+    pub keep_days: u64,
+}
+
+impl Default for Orphans {
+    fn default() -> Self {
+        Orphans { keep_days: 30 }
+    }
+}
+
 /// Where archives and artifacts go.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -238,6 +264,7 @@ impl Default for Config {
             connections: Connections::default(),
             timers: Timers::default(),
             metrics: Metrics::default(),
+            orphans: Orphans::default(),
             prices: Prices::default(),
             archive: Archive::default(),
             log: Log::default(),

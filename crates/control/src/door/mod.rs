@@ -12,11 +12,11 @@ mod root;
 mod shield;
 mod websocket;
 
-use axum::Router;
 use axum::extract::State;
-use axum::http::StatusCode;
-use axum::response::IntoResponse;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Json, Router};
 
 use crate::App;
 
@@ -38,10 +38,22 @@ pub fn router(app: App) -> Router {
         .layer(axum::middleware::from_fn_with_state(director, peer::direct))
 }
 
-/// 200 when the server is ready to serve.
-async fn health(State(app): State<App>) -> impl IntoResponse {
-    match app.store().ping().await {
-        Ok(()) => (StatusCode::OK, "ok\n"),
-        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "the database does not answer\n"),
+/// 200 when the server is ready for all that may be asked of it, 503 with the reason when it is not. In detail for those who
+/// take JSON.
+async fn health(State(app): State<App>, headers: HeaderMap) -> Response {
+    let checks = app.health().await;
+    let ok = checks.iter().all(|check| check.ok);
+    let status = if ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let takes_json = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let mut response = if takes_json.contains("application/json") {
+        let word = if ok { "ok" } else { "in trouble" };
+        (status, Json(serde_json::json!({"status": word, "checks": checks}))).into_response()
+    } else {
+        let wrong: Vec<String> = checks.into_iter().filter_map(|check| check.message).collect();
+        (status, if ok { "ok\n".to_owned() } else { format!("{}\n", wrong.join("\n")) }).into_response()
+    };
+    if !ok {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("10"));
     }
+    response
 }

@@ -10,6 +10,7 @@ use super::native::error::ApiError;
 use super::observe::{BUCKETS, Requests};
 use crate::App;
 use crate::job::JobState;
+use crate::provider::Space;
 
 pub async fn metrics(State(app): State<App>) -> Result<Response, ApiError> {
     let mut page = Page::default();
@@ -24,6 +25,7 @@ pub async fn metrics(State(app): State<App>) -> Result<Response, ApiError> {
         page.sample("cove_jobs", &[("state", state.as_str())], many);
     }
     capacity(&mut page, &app);
+    disks(&mut page, &app);
     requests(&mut page);
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], page.text).into_response())
 }
@@ -61,6 +63,31 @@ fn capacity(page: &mut Page, app: &App) {
     ] {
         page.family(name, "gauge", help);
         page.sample(name, &[], value);
+    }
+}
+
+fn disks(page: &mut Page, app: &App) {
+    let all: Vec<_> = app.providers().filter_map(|provider| provider.storage()).collect();
+    let kept = app.config().capacity.free_disk;
+    page.family("cove_storage_ok", "gauge", "1 where sandboxes' files have room and can be written, 0 where not.");
+    for storage in &all {
+        page.sample("cove_storage_ok", &[], u8::from(storage.refusal(kept).is_none()));
+    }
+    type Figure = fn(&Space) -> u64;
+    let families: [(&str, &str, Figure); 2] = [
+        ("cove_disk_free_bytes", "Free, of the data directory's disk and of the pool of sandboxes' files.", |space| {
+            space.free
+        }),
+        ("cove_disk_size_bytes", "How large they are.", |space| space.total),
+    ];
+    for (name, help, figure) in families {
+        page.family(name, "gauge", help);
+        for storage in &all {
+            page.sample(name, &[("disk", "host")], figure(&storage.host));
+            if let Some(pool) = &storage.pool {
+                page.sample(name, &[("disk", "pool")], figure(pool));
+            }
+        }
     }
 }
 

@@ -28,6 +28,8 @@ const RENEW: Duration = Duration::from_secs(15);
 /// A job that fails this often is given up, but for a destroy: what nobody removes stays for ever.
 const ATTEMPTS: i64 = 12;
 const DESTROY: &str = "sandbox.destroy";
+/// How often storage is looked at for the log.
+const STORAGE: Duration = Duration::from_secs(2);
 /// Jobs taken at one time.
 const AT_ONCE: usize = 32;
 /// Deliveries under way at one time: a receiver may keep each waiting.
@@ -58,9 +60,12 @@ impl App {
         self.every(crate::peer::EVERY, |app| async move { app.take_over().await });
         self.every(RENEW, |app| async move { app.renew_leases().await });
         self.every(TICK, |app| async move { app.work().await });
+        self.every(crate::sandbox::repair::EVERY, |app| async move { app.finish_changes().await });
         self.every(FLUSH, |app| async move { app.flush_activity().await });
         self.every(WEBHOOKS, |app| async move { app.queue_webhooks().await });
         self.every(crate::sandbox::metrics::EVERY, |app| async move { app.sample_all().await });
+        self.every(crate::sandbox::orphan::EVERY, |app| async move { app.remove_old_orphans().await });
+        self.every(STORAGE, |app| async move { app.watch_storage().await });
         self.every(HOUSEKEEPING, |app| async move { app.keep_house().await });
     }
 
@@ -143,15 +148,6 @@ impl App {
         self.forget_ended_sessions().await?;
         self.remove_unused_layers().await?;
         Ok(())
-    }
-
-    async fn departed(&self, id: &SandboxId, ended: &cove_engine::state::Ended) {
-        self.pools().remove(id);
-        let cause = Cause::ended(ended, self.now());
-        match self.change_state(id, Event::Departed, cause).await {
-            Ok(_) | Err(Error::NotFound { .. }) => {}
-            Err(error) => tracing::warn!(sandbox = %id, %error, detail = error.detail(), "note of a departure"),
-        }
     }
 
     async fn queue_due_timers(&self) -> Result<(), Error> {

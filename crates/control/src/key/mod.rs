@@ -69,6 +69,8 @@ pub struct Quota {
     pub memory_per_sandbox: u64,
     /// Bytes of one sandbox.
     pub disk_per_sandbox: u64,
+    /// Bytes of journals and artifacts of all sessions together.
+    pub session_bytes: u64,
     /// Processes and threads of one sandbox.
     #[schema(minimum = 4, maximum = 32768)]
     pub pids_per_sandbox: u32,
@@ -104,6 +106,7 @@ impl Quota {
         let counts = [
             ("memory_per_sandbox", self.memory_per_sandbox),
             ("disk_per_sandbox", self.disk_per_sandbox),
+            ("session_bytes", self.session_bytes),
             ("running_sandboxes", self.running_sandboxes),
             ("sandboxes", self.sandboxes),
         ];
@@ -136,6 +139,7 @@ impl Default for Quota {
             cpus_per_sandbox: 4.0,
             memory_per_sandbox: 8 << 30,
             disk_per_sandbox: 10 << 30,
+            session_bytes: 20 << 30,
             pids_per_sandbox: 4096,
             running_sandboxes: 10_000,
             sandboxes: 100_000,

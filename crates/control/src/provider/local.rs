@@ -17,7 +17,9 @@ use tokio::sync::{Mutex, mpsc};
 use tokio_util::io::SyncIoBridge;
 use tracing::Instrument as _;
 
-use super::{Capabilities, Departure, Isolation, Provider, ProviderError, Seen, Sighting, Unheld};
+use super::{
+    Aside, Capabilities, Departure, Health, Isolation, Provider, ProviderError, Seen, Sighting, Space, Unheld,
+};
 use crate::guest::{Connect, Guest, GuestError, Pipe};
 use crate::trace::effect;
 
@@ -55,6 +57,10 @@ impl Local {
             EngineError::Invalid(reason) => ProviderError::Refused(reason),
             EngineError::Unheld(_) => ProviderError::Unsupported(error.to_string()),
             EngineError::NoRange(_) => ProviderError::Exhausted(error.to_string()),
+            EngineError::Storage(cove_engine::storage::Error::Archive { .. }) => {
+                ProviderError::Refused(error.to_string())
+            }
+            error if error.is_full() => ProviderError::Full(error.to_string()),
             error => ProviderError::Failed(error.to_string()),
         })
     }
@@ -159,17 +165,47 @@ impl Provider for Local {
     }
 
     async fn sightings(&self) -> Result<Vec<Sighting>, ProviderError> {
-        let found = self.call(Engine::found).await?;
-        let sighting = |found: cove_engine::Found| Sighting {
-            id: found.id,
-            ended: found.ended,
-            state: match (found.running, found.paused) {
-                (Some(_), true) => Seen::Paused,
-                (Some(_), false) => Seen::Running,
-                (None, _) => Seen::Stopped,
-            },
+        Ok(self.call(Engine::found).await?.into_iter().map(sighting).collect())
+    }
+
+    async fn sighting(&self, id: &SandboxId) -> Result<Option<Sighting>, ProviderError> {
+        let id = id.clone();
+        Ok(self.call(move |engine| engine.find(&id)).await?.map(sighting))
+    }
+
+    async fn keep_aside(&self, id: &SandboxId, aside: &Aside) -> Result<(), ProviderError> {
+        let (id, aside) = (id.clone(), aside.clone());
+        self.call(move |engine| engine.keep_aside(&id, &aside)).await
+    }
+
+    async fn take_back(&self, id: &SandboxId) -> Result<(), ProviderError> {
+        let id = id.clone();
+        self.call(move |engine| engine.take_back(&id)).await
+    }
+
+    async fn last_spec(&self, id: &SandboxId) -> Result<Option<Spec>, ProviderError> {
+        let id = id.clone();
+        self.call(move |engine| engine.spec(&id)).await
+    }
+
+    async fn is_blank(&self, id: &SandboxId) -> Result<bool, ProviderError> {
+        let id = id.clone();
+        self.call(move |engine| engine.is_blank(&id)).await
+    }
+
+    fn is_after_a_restart(&self) -> bool {
+        self.engine.is_after_a_restart()
+    }
+
+    fn storage(&self) -> Option<Health> {
+        // What cannot be asked is in no better order than what says so.
+        let broken = |error: EngineError| Health {
+            host: Space { free: 0, total: 0 },
+            pool: None,
+            broken: Some(error.to_string()),
+            unbacked: 0,
         };
-        Ok(found.into_iter().map(sighting).collect())
+        Some(self.engine.storage_health().unwrap_or_else(broken))
     }
 
     async fn sweep(&self, keep: std::collections::HashSet<SandboxId>) -> Result<usize, ProviderError> {
@@ -236,6 +272,19 @@ impl Provider for Local {
         let (unpacked, carried) = tokio::join!(unpacking, carrying);
         // A reader that stopped early has the better reason.
         unpacked.and(carried)
+    }
+}
+
+fn sighting(found: cove_engine::Found) -> Sighting {
+    Sighting {
+        id: found.id,
+        ended: found.ended,
+        state: match (found.running, found.paused) {
+            (Some(_), true) => Seen::Paused,
+            (Some(_), false) => Seen::Running,
+            (None, _) => Seen::Stopped,
+        },
+        aside: found.aside,
     }
 }
 

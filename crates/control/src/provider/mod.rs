@@ -15,7 +15,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 pub use cove_engine::Unheld;
 pub use cove_engine::spec::{Egress, Limits, Mount, Network, Root, SandboxId, Spec, Storage};
-pub use cove_engine::state::{Ended, Usage};
+pub use cove_engine::state::{Aside, Ended, Usage};
+pub use cove_engine::storage::{Health, Space};
 
 use crate::Error;
 use crate::config::Config;
@@ -52,6 +53,8 @@ pub struct Sighting {
     pub state: Seen,
     /// How its processes ended, where that happened while no server looked.
     pub ended: Option<Ended>,
+    /// Since when and why it is kept although nobody is known to own it.
+    pub aside: Option<Aside>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -81,6 +84,9 @@ pub enum ProviderError {
     /// No room now; may succeed later.
     #[error("{0}")]
     Exhausted(String),
+    /// A disk has no room.
+    #[error("{0}")]
+    Full(String),
     #[error("{0}")]
     Failed(String),
 }
@@ -144,6 +150,38 @@ pub trait Provider: Send + Sync {
 
     /// Everything the provider holds, for reconcile.
     async fn sightings(&self) -> Result<Vec<Sighting>, ProviderError>;
+    /// What it has of one; `None` where it has nothing.
+    async fn sighting(&self, id: &SandboxId) -> Result<Option<Sighting>, ProviderError> {
+        Ok(self.sightings().await?.into_iter().find(|sighting| sighting.id == *id))
+    }
+    /// Ends its processes and keeps its files for whoever claims them.
+    async fn keep_aside(&self, id: &SandboxId, aside: &Aside) -> Result<(), ProviderError> {
+        let _nothing_to_note = aside;
+        self.stop(id, Duration::ZERO).await
+    }
+    /// Somebody owns it again: its files are no longer kept aside.
+    async fn take_back(&self, id: &SandboxId) -> Result<(), ProviderError> {
+        let _nothing_was_noted = id;
+        Ok(())
+    }
+    /// What a sandbox was last started with, where the provider knows.
+    async fn last_spec(&self, id: &SandboxId) -> Result<Option<Spec>, ProviderError> {
+        let _unknown = id;
+        Ok(None)
+    }
+    /// Whether it has written nothing that would be missed.
+    async fn is_blank(&self, id: &SandboxId) -> Result<bool, ProviderError> {
+        let _unknown = id;
+        Ok(false)
+    }
+    /// Whether its machine was started anew since a server last began on it.
+    fn is_after_a_restart(&self) -> bool {
+        false
+    }
+    /// How the storage of its sandboxes is at this moment; `None` where that is nobody's business here.
+    fn storage(&self) -> Option<Health> {
+        None
+    }
     /// Removes every rest that belongs to none of these; says how many. Called before a server serves.
     async fn sweep(&self, keep: std::collections::HashSet<SandboxId>) -> Result<usize, ProviderError> {
         let _nothing_to_sweep = keep;

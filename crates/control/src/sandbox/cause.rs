@@ -33,6 +33,8 @@ pub enum Code {
     GuestExited,
     /// The host was restarted.
     HostRestart,
+    /// The filesystem that its files are on failed, and was begun anew.
+    StorageFailed,
     /// Its processes were gone when the server looked, though the host was not restarted.
     Vanished,
     /// The server ended in the middle of a change.
@@ -75,6 +77,12 @@ impl Cause {
             Ended::HostRestarted => {
                 Cause::new(Code::HostRestart, "host restart: its processes ended with it, its files are kept", at)
             }
+            Ended::StorageFailed => Cause::new(
+                Code::StorageFailed,
+                "the storage of this server failed and was begun anew: its processes were ended, its files are as they \
+                 were last on the disk",
+                at,
+            ),
             Ended::Vanished => {
                 Cause::new(Code::Vanished, "its processes were gone when the server looked: somebody ended them", at)
             }

@@ -42,6 +42,9 @@ impl App {
                 evidence.push(format!("{} processes were killed for want of memory", usage.memory_kills));
             }
         }
+        if let Err(error) = self.check_disk(&sandbox.provider) {
+            evidence.push(error.to_string());
+        }
         if let Some(deadline) = sandbox.timers.deadline {
             evidence.push(format!("lifetime ends {deadline}"));
         }
@@ -96,6 +99,9 @@ fn remedy(sandbox: &Sandbox) -> Vec<String> {
             _ => format!("`cove timers {name} --idle TIME` with a longer time, or `never`"),
         }),
         Code::StartFailed => Some("the message names the step that failed; `cove doctor` checks the host".into()),
+        Code::StorageFailed => {
+            Some("look for what it wrote last: it may be missing. `cove doctor` tells how the disk is now".into())
+        }
         Code::Vanished => Some("find out who ended its processes: the host was not restarted".into()),
         Code::Requested
         | Code::Woken

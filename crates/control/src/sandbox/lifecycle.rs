@@ -71,6 +71,10 @@ impl App {
             let lock = self.locks().lock(id).await;
             let found = self.store().sandbox_by_id(id).await?;
             let sandbox = found.ok_or_else(|| Error::not_found("sandbox", id.to_string()))?;
+            if sandbox.state.is_in_transition() && sandbox.server == self.server() {
+                // Its lock was free: nobody is at it any more.
+                return self.finish_locked(id).await;
+            }
             let settled = self.is_here(&sandbox) || !sandbox.state.is_in_transition();
             if settled || begun.elapsed() >= ELSEWHERE {
                 return Ok(sandbox);
@@ -102,8 +106,25 @@ impl App {
         .await
     }
 
-    /// As [`App::change_state`], for those who hold the lock.
+    /// As [`App::change_state`], for those who hold the lock. A change that was left in the middle is finished first.
     pub(crate) async fn change_locked(
+        &self,
+        id: &SandboxId,
+        event: Event,
+        cause: Cause,
+        asked: Option<&Entry>,
+    ) -> Result<Sandbox, Error> {
+        match self.see_through(id, event, cause.clone(), asked).await {
+            Err(Error::Denied(denied)) if denied.state.is_in_transition() => {
+                self.finish_locked(id).await?;
+                self.see_through(id, event, cause, asked).await
+            }
+            done => done,
+        }
+    }
+
+    /// From the first write to the last.
+    pub(super) async fn see_through(
         &self,
         id: &SandboxId,
         event: Event,

@@ -2,7 +2,8 @@
 //!
 //! * [`state`]: its life as a pure machine; [`timers`]: when it is put away by itself; [`work`]: whether it works unasked; [`cause`]: why it is as it is
 //! * [`create`], [`lifecycle`], [`change`], [`find`], [`reach`]: what can be done with it, one verb a file
-//! * [`reconcile`]: what a server does that comes back
+//! * [`reconcile`]: what a server does that comes back; [`repair`]: what was left in the middle while it runs; [`orphan`]: files that
+//!   nobody is known to own
 
 pub mod cause;
 pub mod change;
@@ -14,8 +15,10 @@ mod hold;
 pub mod lifecycle;
 pub mod metrics;
 pub mod network;
+pub mod orphan;
 pub mod reach;
 pub mod reconcile;
+pub mod repair;
 pub mod state;
 pub mod timers;
 pub mod work;

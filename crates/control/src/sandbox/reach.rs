@@ -45,7 +45,8 @@ impl App {
             _ => self.wake(sandbox).await?,
         };
         self.touch(&sandbox.id);
-        let guest = self.provider(&sandbox.provider)?.guest(&sandbox.id);
+        let provider = self.provider(&sandbox.provider)?;
+        let guest = provider.guest(&sandbox.id).within(self.disk_check(provider));
         let guest = guest.attended(self.activity().attendance(&sandbox.id));
         Ok((sandbox, guest))
     }

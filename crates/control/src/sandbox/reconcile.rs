@@ -6,23 +6,30 @@
 //!   running        stopped           stopped, cause: host restart, or vanished
 //!   stopping       running           stop again
 //!   creating       nothing           gone: nobody was told of it
-//!   (nothing)      anything          destroyed: nobody owns it
+//!   destroyed      anything          destroyed again: nobody owns it
+//!   (nothing)      nothing written   destroyed: nobody was told of it
+//!   (nothing)      anything else     stopped and kept aside for the operator, see `orphan`
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use cove_engine::SandboxId;
 use futures::StreamExt as _;
 
 use super::cause::{Cause, Code};
+use super::orphan::Fate;
 use super::state::{self, Event};
 use super::{Sandbox, State};
+use crate::clock::Timestamp;
 use crate::provider::{Ended, Seen, Sighting};
 use crate::{App, Error};
 
 /// Changes made at one time; finding a thousand sandboxes alive makes none.
 const AT_ONCE: usize = 16;
+
+/// Longer than any filesystem waits to write what it was given.
+const YOUNG_MS: i64 = 120_000;
 
 /// How long the server waits for repairs before it serves.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -32,7 +39,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub struct Reconciled {
     pub sandboxes: usize,
     pub changed: usize,
+    /// Removed: nobody's.
     pub orphans: usize,
+    /// Kept although nobody is known to own them.
+    pub aside: usize,
 }
 
 impl App {
@@ -46,13 +56,22 @@ impl App {
             let sightings = sightings.into_iter().map(|sighting| (sighting.id.clone(), sighting)).collect();
             seen.insert(provider.name().to_owned(), sightings);
         }
+        // The latest that is known of the life before.
+        let last_word = known.iter().map(|sandbox| sandbox.state_since).max();
         let mut done = Reconciled { sandboxes: known.len(), ..Reconciled::default() };
         let mut work = Vec::new();
         for sandbox in known {
             // A provider that is not configured now: nothing is known, nothing is changed.
             let Some(sightings) = seen.get_mut(&sandbox.provider) else { continue };
             let sighting = sightings.remove(&sandbox.id);
-            let event = sighting.as_ref().map_or(Event::Missing, |sighting| Event::Seen(sighting.state));
+            if sighting.as_ref().is_some_and(|sighting| sighting.aside.is_some()) {
+                self.provider(&sandbox.provider)?.take_back(&sandbox.id).await?;
+            }
+            let event = match &sighting {
+                Some(sighting) => Event::Seen(sighting.state),
+                None if self.was_too_young(&sandbox, last_word) => Event::Seen(Seen::Stopped),
+                None => Event::Missing,
+            };
             if is_settled(&sandbox, event) {
                 continue;
             }
@@ -69,30 +88,43 @@ impl App {
         if tokio::time::timeout(PATIENCE, repairs).await.is_err() {
             tracing::info!("some repairs go on in the background");
         }
+        let mut kept = HashSet::new();
         for (provider, sightings) in seen {
-            for id in sightings.into_keys() {
-                // One that cannot be removed now keeps nobody from being served; the next look finds it again.
-                match self.remove_orphan(&provider, &id).await {
-                    Ok(removed) => done.orphans += usize::from(removed),
+            for (id, sighting) in sightings {
+                // One that cannot be settled now keeps nobody from being served; the next look finds it again.
+                match self.settle_orphan(&provider, &sighting).await {
+                    Ok(Fate::Removed) => done.orphans += 1,
+                    Ok(Fate::KeptAside) => done.aside += 1,
+                    Ok(Fate::LeftAlone) => {}
                     Err(error) => {
-                        tracing::warn!(sandbox = %id, provider, %error, detail = error.detail(), "remove what nobody owns")
+                        tracing::warn!(sandbox = %id, provider, %error, detail = error.detail(), "settle what nobody owns");
                     }
                 }
+                // Nothing that has files is swept away.
+                kept.insert(id);
             }
         }
-        done.orphans += self.sweep_rests().await?;
+        done.orphans += self.sweep_rests(kept).await?;
         Ok(done)
     }
 
-    /// What is left of sandboxes that were being made or removed when a server died.
-    async fn sweep_rests(&self) -> Result<usize, Error> {
+    /// A power cut takes files that are seconds old, directories and all. One that was made just before it has nothing to
+    /// show, and is there all the same: whoever made it was told so.
+    fn was_too_young(&self, sandbox: &Sandbox, last_word: Option<Timestamp>) -> bool {
+        let restarted = self.provider(&sandbox.provider).is_ok_and(|provider| provider.is_after_a_restart());
+        let age = last_word.map_or(0, |last| last.as_millisecond() - sandbox.created_at.as_millisecond());
+        restarted && sandbox.state.has_processes() && age < YOUNG_MS
+    }
+
+    /// What is left of sandboxes that were being made or removed when a server died: groups and directories without files.
+    async fn sweep_rests(&self, kept: HashSet<SandboxId>) -> Result<usize, Error> {
         let known = self.store().sandboxes_of_server(self.server()).await?;
         let others = self.store().sandbox_ids_elsewhere(self.server()).await?;
         let mut swept = 0;
         for provider in self.providers() {
             let mine =
                 known.iter().filter(|sandbox| sandbox.provider == provider.name() && sandbox.state != State::Archived);
-            let keep = mine.map(|sandbox| &sandbox.id).chain(&others).cloned().collect();
+            let keep = mine.map(|sandbox| &sandbox.id).chain(&others).chain(&kept).cloned().collect();
             swept += provider.sweep(keep).await?;
         }
         Ok(swept)
@@ -106,9 +138,17 @@ impl App {
         }
     }
 
-    fn found_cause(&self, sandbox: &Sandbox, event: Event, ended: Option<Ended>) -> Cause {
+    pub(super) fn found_cause(&self, sandbox: &Sandbox, event: Event, ended: Option<Ended>) -> Cause {
         let now = self.now();
         match (sandbox.state, event) {
+            (
+                State::Running | State::Paused | State::Pausing | State::Resuming | State::Stopping,
+                Event::Seen(Seen::Stopped),
+            ) if ended.is_none()
+                && self.provider(&sandbox.provider).is_ok_and(|provider| provider.is_after_a_restart()) =>
+            {
+                Cause::ended(&Ended::HostRestarted, now)
+            }
             (State::Running | State::Paused | State::Pausing | State::Resuming, Event::Seen(Seen::Stopped)) => {
                 Cause::ended(&ended.unwrap_or(Ended::Vanished), now)
             }
@@ -119,25 +159,6 @@ impl App {
                 now,
             ),
         }
-    }
-
-    /// Removes what the provider has and the store does not. What another server made a moment ago is left alone.
-    async fn remove_orphan(&self, provider: &str, id: &SandboxId) -> Result<bool, Error> {
-        match self.store().sandbox_by_id(id).await? {
-            Some(sandbox) if sandbox.state != State::Destroyed => {
-                if self.is_bound_to_host(provider) && sandbox.server != self.server() {
-                    tracing::warn!(sandbox = %id, server = sandbox.server, "its files are here, but it is another server's: \
-                        the data directory's server-id has changed; put the old name back to have it again");
-                }
-                return Ok(false);
-            }
-            Some(_) => {}
-            None if !self.is_bound_to_host(provider) && provider != "fake" => return Ok(false),
-            None => {}
-        }
-        tracing::info!(sandbox = %id, provider, "removing a sandbox that nobody owns");
-        self.provider(provider)?.destroy(id).await?;
-        Ok(true)
     }
 }
 

@@ -37,6 +37,13 @@ pub struct Artifact {
     pub created_at: Timestamp,
 }
 
+/// What was kept of a cell, and what found no room.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    pub artifacts: Vec<Artifact>,
+    pub left_out: Vec<String>,
+}
+
 /// A file's size and time, to see whether it changed.
 pub(super) type Known = HashMap<String, (u64, i64)>;
 
@@ -65,8 +72,9 @@ impl App {
         guest: &Guest,
         outcome: &Outcome,
         before: &Known,
-    ) -> Result<Vec<Artifact>, Error> {
-        let mut kept = Vec::new();
+    ) -> Result<Kept, Error> {
+        let mut kept = Kept::default();
+        let mut room = None;
         for (number, result) in outcome.results.iter().enumerate() {
             for (mime, suffix, base64) in SHOWN {
                 let Some(text) = result.data.get(mime).and_then(|value| value.as_str()) else { continue };
@@ -79,8 +87,17 @@ impl App {
                 };
                 let name = format!("result-{}-{}.{suffix}", outcome.execution_count, number + 1);
                 let size = bytes.len() as u64;
+                let left = match room {
+                    Some(room) => room,
+                    None => self.room_for_artifacts(session).await?,
+                };
+                if size > left || self.check_disk(&session.provider).is_err() {
+                    kept.left_out.push(name);
+                    continue;
+                }
+                room = Some(left - size);
                 self.objects().put(&key(&session.id, &name), Bytes::from(bytes).into()).await.map_err(trouble)?;
-                kept.push(self.note_artifact(session, name, size, mime).await?);
+                kept.artifacts.push(self.note_artifact(session, name, size, mime).await?);
             }
         }
         let mut files = list(guest).await?;
@@ -88,22 +105,23 @@ impl App {
         if files.is_empty() {
             return Ok(kept);
         }
-        let most = self.quota(&session.organisation).await?.disk_per_sandbox;
-        let held: u64 = self.store().artifacts(&session.id).await?.iter().map(|artifact| artifact.size).sum();
-        let mut room = most.saturating_sub(held);
+        let mut room = match room {
+            Some(room) => room,
+            None => self.room_for_artifacts(session).await?,
+        };
         for entry in files {
             let folder = format!("/{FOLDER}/");
             let Some(at) = entry.path.find(&folder) else { continue };
             let name = entry.path[at + folder.len()..].to_owned();
             // Names are the sandbox's: without an end to the whole, many cells would fill the host's disk.
-            if entry.size > room {
-                tracing::debug!(session = %session.id, "no room for an artifact");
+            if entry.size > room || self.check_disk(&session.provider).is_err() {
+                kept.left_out.push(name);
                 continue;
             }
             let size = self.copy_out(session, guest, &entry.path, &name, room.min(LARGEST)).await?;
             room -= size;
             let mime = mime_of(&name);
-            kept.push(self.note_artifact(session, name, size, mime).await?);
+            kept.artifacts.push(self.note_artifact(session, name, size, mime).await?);
         }
         Ok(kept)
     }

@@ -37,7 +37,7 @@ impl App {
     }
 
     /// The row goes last: what fails is found again.
-    async fn forget_session(&self, session: &str) -> Result<(), Error> {
+    pub(super) async fn forget_session(&self, session: &str) -> Result<(), Error> {
         for artifact in self.store().artifacts(session).await? {
             match self.objects().delete(&artifact::key(session, &artifact.name)).await {
                 Ok(()) | Err(object_store::Error::NotFound { .. }) => {}

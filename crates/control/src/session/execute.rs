@@ -62,6 +62,7 @@ impl App {
         language: Language,
         execution: Execution,
     ) -> Result<Executed, Error> {
+        let room = self.room_in_sessions(&session.organisation).await?;
         let (sandbox, guest) = self.reach(caller, &session.sandbox).await?;
         let id = random::id("execution");
         let cell = Cell { timeout: execution.timeout, ..Cell::new(language, execution.code) };
@@ -70,7 +71,7 @@ impl App {
         let mut events = joined.run(cell);
         self.say(&session.id, vec![Message::ExecutionStarted { execution: id.clone() }]).await?;
         let mut outcome = Outcome::default();
-        let mut noted = Noted::default();
+        let mut noted = Noted::within(room);
         loop {
             let batch = events.recv_many(64).await;
             if batch.is_empty() {
@@ -81,15 +82,28 @@ impl App {
             if !messages.is_empty() {
                 self.say(&session.id, messages).await?;
             }
+            if noted.is_to_be_asked_again() {
+                let room = self.room_in_sessions(&session.organisation).await;
+                noted.set_room(match room {
+                    Err(Error::Quota { .. }) => 0,
+                    room => room?,
+                });
+            }
             self.touch(&sandbox.id);
             for event in batch {
                 outcome.take(event);
             }
         }
-        let artifacts = self.keep_artifacts(&session, &guest, &outcome, &before).await?;
+        let kept = self.keep_artifacts(&session, &guest, &outcome, &before).await?;
+        if !kept.left_out.is_empty() {
+            let names = kept.left_out.join(", ");
+            let content = format!("\n[no room to keep {names}: the maximum of journals and artifacts is reached]\n");
+            outcome.stderr.push_str(&content);
+            self.say(&session.id, vec![Message::Log { stream: Stream::Stderr, content }]).await?;
+        }
         let executed = Executed {
             execution: id.clone(),
-            artifacts,
+            artifacts: kept.artifacts,
             stdout: outcome.stdout.clone(),
             stderr: outcome.stderr.clone(),
             results: outcome.results.clone(),
@@ -108,16 +122,36 @@ impl App {
 
 /// How much of one execution is in the journal already, which lies in the server's database: code that never stops
 /// writing must not fill it.
-#[derive(Default)]
 struct Noted {
     bytes: usize,
+    /// How many may be noted.
+    most: usize,
+    /// How many were noted when the organisation's room was last looked at: others use it up too.
+    looked_at: usize,
     cut: bool,
 }
+
+/// So many bytes are noted between two looks at the organisation's room.
+const LOOK_EVERY: usize = 1 << 20;
 
 /// Bytes of one execution that the journal keeps; as much as its answer holds.
 const NOTED: usize = 48 << 20;
 
 impl Noted {
+    fn within(room: u64) -> Noted {
+        let most = NOTED.min(usize::try_from(room).unwrap_or(NOTED));
+        Noted { bytes: 0, most, looked_at: 0, cut: false }
+    }
+
+    fn is_to_be_asked_again(&self) -> bool {
+        !self.cut && self.bytes - self.looked_at >= LOOK_EVERY
+    }
+
+    fn set_room(&mut self, room: u64) {
+        self.looked_at = self.bytes;
+        self.most = NOTED.min(self.bytes.saturating_add(usize::try_from(room).unwrap_or(NOTED)));
+    }
+
     /// What is to be noted; the first that does not fit is noted as a cut, the rest not at all.
     fn admit(&mut self, message: Message) -> Option<Message> {
         // An error is small, and why everything ended.
@@ -125,10 +159,13 @@ impl Noted {
             return Some(message);
         }
         self.bytes = self.bytes.saturating_add(weight(&message));
-        if self.bytes <= NOTED {
+        if self.bytes <= self.most {
             return Some(message);
         }
-        let content = format!("\n[journal cut: over {} MiB; write it to a file]\n", NOTED >> 20);
+        let content = match self.most {
+            NOTED => format!("\n[journal cut: over {} MiB; write it to a file]\n", NOTED >> 20),
+            _ => "\n[journal cut: the organisation's maximum of journals and artifacts is reached]\n".into(),
+        };
         let first = !std::mem::replace(&mut self.cut, true);
         first.then_some(Message::Log { stream: Stream::Stderr, content })
     }
@@ -158,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_journal_is_cut_once_and_still_tells_the_error() {
-        let mut noted = Noted::default();
+        let mut noted = Noted::within(u64::MAX);
         let log = |bytes: usize| Message::Log { stream: Stream::Stdout, content: "x".repeat(bytes) };
         let said: Vec<Message> = (0..100).filter_map(|_| noted.admit(log(1 << 20))).collect();
         let bytes: usize = said.iter().map(weight).sum();

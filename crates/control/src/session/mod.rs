@@ -5,13 +5,14 @@
 //!
 //! * [`execute`]: code in the session's interpreter; [`artifact`]: what is kept of it
 //! * [`journal`]: what was said, live and again; [`agent`]: one shot without a session
-//! * [`end`]: nothing of it is kept for ever
+//! * [`end`]: nothing of it is kept for ever; [`room`]: nor without a maximum
 
 pub mod agent;
 pub mod artifact;
 pub mod end;
 pub mod execute;
 pub mod journal;
+mod room;
 
 pub use artifact::Artifact;
 pub use execute::{Executed, Execution};

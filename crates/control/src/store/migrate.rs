@@ -12,6 +12,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (7, "job_turns", include_str!("../../migrations/0007_job_turns.sql")),
     (8, "session_ends", include_str!("../../migrations/0008_session_ends.sql")),
     (9, "repeats_quotas_peers", include_str!("../../migrations/0009_repeats_quotas_peers.sql")),
+    (11, "session_bytes", include_str!("../../migrations/0011_session_bytes.sql")),
 ];
 
 impl Store {

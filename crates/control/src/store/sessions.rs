@@ -118,7 +118,7 @@ impl Store {
         let mut rows = rows.into_iter();
         let Some(first) = rows.next() else { return Ok(0) };
         let insert = |values| Statement::insert("journal_entries", "session, seq, at, body", values);
-        let change = Change::new(Statement::other(FIRST, first)).with(rows.map(insert));
+        let change = Change::new(Statement::other(FIRST, first)).with(rows.map(insert)).with([grow(session, bytes)]);
         match self.write(change, None).await? {
             Written::Done => Ok(bytes),
             Written::Overtaken => Err(Error::not_found("session", session)),
@@ -138,20 +138,21 @@ impl Store {
         let mut removed = 0;
         while removed < surplus {
             let rows = sqlx::query(OLDEST).bind(session).fetch_all(&self.reads).await?;
-            let mut through = None;
+            let (mut through, mut gone) = (None, 0);
             for row in &rows {
-                if removed >= surplus {
+                if removed + gone >= surplus {
                     break;
                 }
                 through = Some(row.try_get::<i64, _>("seq")?);
-                removed += row.try_get::<i64, _>("bytes")?;
+                gone += row.try_get::<i64, _>("bytes")?;
             }
             let Some(through) = through else { break };
-            self.execute(Statement::other(
+            let delete = Statement::other(
                 "DELETE FROM journal_entries WHERE session = $1 AND seq <= $2",
                 [session.into(), through.into()],
-            ))
-            .await?;
+            );
+            self.carry_out(Change::new(delete).with([grow(session, -gone)]), None).await?;
+            removed += gone;
         }
         Ok(removed)
     }
@@ -181,7 +182,12 @@ impl Store {
     }
 
     pub async fn put_artifact(&self, session: &str, artifact: &Artifact) -> Result<(), Error> {
-        self.execute(Statement::other(
+        const OLD: &str = "SELECT body FROM artifacts WHERE session = $1 AND name = $2";
+        let old: Option<String> =
+            sqlx::query_scalar(OLD).bind(session).bind(&artifact.name).fetch_optional(&self.reads).await?;
+        let old = old.map(|body| from_body::<Artifact>(&body)).transpose()?.map_or(0, |old| old.size);
+        let more = artifact.size.cast_signed().saturating_sub(old.cast_signed());
+        let put = Statement::other(
             "INSERT INTO artifacts (session, name, created_at, body) VALUES ($1, $2, $3, $4) \
              ON CONFLICT (session, name) DO UPDATE SET created_at = EXCLUDED.created_at, body = EXCLUDED.body",
             [
@@ -190,9 +196,22 @@ impl Store {
                 artifact.created_at.as_millisecond().into(),
                 to_body(artifact)?.into(),
             ],
-        ))
-        .await?;
+        );
+        self.carry_out(Change::new(put).with([grow(session, more)]), None).await?;
         Ok(())
+    }
+
+    /// What the journals and artifacts of an organisation's sessions have together.
+    pub async fn session_bytes(&self, organisation: &str) -> Result<u64, Error> {
+        const SQL: &str = "SELECT CAST(SUM(bytes) AS BIGINT) FROM sessions WHERE organisation = $1";
+        let bytes: Option<i64> = sqlx::query_scalar(SQL).bind(organisation).fetch_one(&self.reads).await?;
+        Ok(u64::try_from(bytes.unwrap_or(0)).unwrap_or(0))
+    }
+
+    pub async fn oldest_closed_session_in(&self, organisation: &str) -> Result<Option<String>, Error> {
+        const SQL: &str = "SELECT id FROM sessions WHERE organisation = $1 AND closed_at IS NOT NULL \
+             ORDER BY closed_at, id LIMIT 1";
+        Ok(sqlx::query_scalar(SQL).bind(organisation).fetch_optional(&self.reads).await?)
     }
 
     pub async fn artifacts(&self, session: &str) -> Result<Vec<Artifact>, Error> {
@@ -203,4 +222,9 @@ impl Store {
                 .await?;
         bodies.iter().map(|body| from_body(body)).collect()
     }
+}
+
+/// Counts what a session keeps.
+fn grow(session: &str, bytes: i64) -> Statement {
+    Statement::other("UPDATE sessions SET bytes = bytes + $2 WHERE id = $1", [session.into(), bytes.into()])
 }

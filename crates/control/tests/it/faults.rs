@@ -296,19 +296,19 @@ async fn fails(store: &Store, kind: &str, n: &str) -> bool {
 }
 
 /// A disk of a few MiB, which goes with it.
-struct SmallDisk {
+pub(crate) struct SmallDisk {
     folder: tempfile::TempDir,
 }
 
 impl SmallDisk {
     /// `None` where nobody may mount.
-    fn new() -> Option<SmallDisk> {
+    pub(crate) fn new() -> Option<SmallDisk> {
         let folder = tempfile::tempdir().unwrap();
         let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=6m", "tmpfs"]).arg(folder.path()).output();
         mounted.is_ok_and(|done| done.status.success()).then_some(SmallDisk { folder })
     }
 
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
 
@@ -316,12 +316,12 @@ impl SmallDisk {
         self.path().join("ballast")
     }
 
-    fn fill(&self) {
+    pub(crate) fn fill(&self) {
         let mut file = fs::File::create(self.ballast()).unwrap();
         while file.write_all(&[0; 4096]).is_ok() {}
     }
 
-    fn make_room(&self) {
+    pub(crate) fn make_room(&self) {
         fs::remove_file(self.ballast()).unwrap();
     }
 }
@@ -333,7 +333,7 @@ impl Drop for SmallDisk {
 }
 
 /// Uses up what the log of the database still has, to the last page.
-async fn use_up(store: &Store) {
+pub(crate) async fn use_up(store: &Store) {
     for bytes in [100_000, 1000] {
         while store.add_event(&event("ballast", bytes)).await.is_ok() {}
     }

@@ -15,7 +15,8 @@ pub struct TestApp {
     pub clock: Clock,
     pub caller: Caller,
     pub key: String,
-    data: tempfile::TempDir,
+    /// Goes with it, where the test did not bring one.
+    data: Option<tempfile::TempDir>,
 }
 
 impl TestApp {
@@ -26,13 +27,19 @@ impl TestApp {
     /// With these settings, but for where it lies and what it runs on.
     pub async fn with(config: Config) -> Self {
         let data = tempfile::tempdir().unwrap();
-        let clock = Clock::standing_at("2026-01-01T00:00:00Z".parse().unwrap());
-        Self::on(config, data, Fake::new(), clock).await
+        let config = Config { data: data.path().to_owned(), ..config };
+        Self::on(config, Some(data), Fake::new(), standing()).await
     }
 
-    async fn on(config: Config, data: tempfile::TempDir, fake: Arc<Fake>, clock: Clock) -> Self {
-        let store = Store::sqlite(&data.path().join("cove.db")).await.unwrap();
-        let config = Config { data: data.path().to_owned(), provider: "fake".into(), ..config };
+    /// With all that it keeps in this folder.
+    pub async fn in_folder(folder: &std::path::Path) -> Self {
+        let config = Config { data: folder.to_owned(), ..Config::default() };
+        Self::on(config, None, Fake::new(), standing()).await
+    }
+
+    async fn on(config: Config, data: Option<tempfile::TempDir>, fake: Arc<Fake>, clock: Clock) -> Self {
+        let store = Store::sqlite(&config.data.join("cove.db")).await.unwrap();
+        let config = Config { provider: "fake".into(), ..config };
         let app = App::open(config, store, vec![fake.clone()], clock.clone()).await.unwrap();
         let key = app.first_key().unwrap();
         let caller = app.authenticate(&key).await.unwrap();
@@ -49,6 +56,22 @@ impl TestApp {
         again.app.reconcile().await.unwrap();
         again
     }
+
+    /// The same sandboxes, and a database that knows none of them, as one that was restored would.
+    pub async fn with_another_database(self) -> Self {
+        let TestApp { app, fake, clock, .. } = self;
+        app.ending().cancel();
+        let data = tempfile::tempdir().unwrap();
+        let config = Config { data: data.path().to_owned(), ..app.config().clone() };
+        drop(app);
+        let again = Self::on(config, Some(data), fake, clock).await;
+        again.app.reconcile().await.unwrap();
+        again
+    }
+}
+
+fn standing() -> Clock {
+    Clock::standing_at("2026-01-01T00:00:00Z".parse().unwrap())
 }
 
 /// Waits until it holds; a test that waits too long fails with the story's own words.

@@ -10,4 +10,6 @@ mod lifecycle;
 mod live;
 mod metrics;
 mod order;
+mod orphans;
 mod strangers;
+mod unfinished;

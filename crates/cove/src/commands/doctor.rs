@@ -29,7 +29,8 @@ struct Report<'a> {
 }
 
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
-    let findings = doctor::examine(&realms());
+    let mut findings = doctor::examine(&realms());
+    findings.push(doctor::room(&Place::new(None).data()));
     let ready = doctor::can_run(&findings);
     if arguments.json {
         print_json(&Report { ready, findings: &findings })?;

@@ -23,6 +23,7 @@ pub mod logs;
 pub mod ls;
 pub mod network;
 pub mod orgs;
+pub mod orphans;
 pub mod pause;
 pub mod pools;
 pub mod ports;

@@ -68,6 +68,9 @@ struct Quota {
     /// Disk of one sandbox
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     disk: Option<u64>,
+    /// Journals and artifacts of all sessions together
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    sessions: Option<u64>,
     /// Requests a second with one key
     #[arg(long, value_name = "N")]
     requests: Option<u32>,
@@ -87,6 +90,7 @@ impl Quota {
             ("cpus_per_sandbox", self.cpus.map(|n| json!(n))),
             ("memory_per_sandbox", self.memory.map(|n| json!(n))),
             ("disk_per_sandbox", self.disk.map(|n| json!(n))),
+            ("session_bytes", self.sessions.map(|n| json!(n))),
             ("requests_per_second", self.requests.map(|n| json!(n))),
             ("organisation_requests_per_second", self.all_requests.map(|n| json!(n))),
         ])
@@ -154,6 +158,7 @@ async fn change_quota(client: &Client, quota: &Quota) -> Result<u8, Complaint> {
     row("cpus of one sandbox", number(counts, "cpus_per_sandbox"), String::new());
     row("memory of one sandbox", size("memory_per_sandbox"), String::new());
     row("disk of one sandbox", size("disk_per_sandbox"), String::new());
+    row("journals and artifacts of sessions", size("session_bytes"), String::new());
     row("requests a second with one key", number(counts, "requests_per_second"), String::new());
     row("requests a second with all keys", number(counts, "organisation_requests_per_second"), String::new());
     rows.print()?;

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use cove_sys::probe::{Throwaway, close_in_child, in_child, leave, map_ids};
 use rustix::fs::{CWD, OFlags};
@@ -14,6 +15,10 @@ use rustix::thread::UnshareFlags;
 
 use super::{Finding, is_root};
 use crate::kernel::{self, OVERLAYS_OF_ID_MAPS};
+use crate::storage::Store;
+
+/// What a server keeps free unless it is told otherwise.
+const KEPT: u64 = 2 << 30;
 
 pub(super) fn examine() -> Vec<Finding> {
     vec![overlay(), overlay_in_user_namespace(), mount_interface(), idmapped_mounts(), disk_limits(), project_quotas()]
@@ -151,6 +156,24 @@ fn map_usr_to(pid: u32) -> io::Result<()> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let usr = open_tree(CWD, "/usr", flags)?;
     map_ids(usr.as_fd(), namespace.as_fd())
+}
+
+/// Whether the disk that a data directory is on has room, and whether what is mounted there works.
+pub fn room(data: &Path) -> Finding {
+    let name = "room on disk";
+    // The directory may not be made yet: then what it will be made in counts.
+    let there = data.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    let health = match Store::look(there) {
+        Ok(health) => health,
+        Err(error) => return Finding::weaker(name, error.to_string(), "look at the disk"),
+    };
+    match health.refusal(KEPT) {
+        Some(sentence) => Finding::weaker(name, format!("{}: {sentence}", data.display()), "make room on the disk"),
+        None => {
+            let (free, total) = (health.host.free >> 30, health.host.total >> 30);
+            Finding::ok(name, format!("{}: {free} of {total} GiB are free", data.display()))
+        }
+    }
 }
 
 /// What a disk limit can stand on, short of the data directory's own filesystem, which the engine looks at when it opens it.

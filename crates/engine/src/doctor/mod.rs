@@ -9,6 +9,7 @@ mod host;
 mod namespaces;
 mod ordinary;
 
+pub use files::room;
 use serde::{Deserialize, Serialize};
 
 /// One thing looked at.

@@ -10,19 +10,20 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock};
 
 use cove_sys::btrfs;
 
 use super::pool::Pool;
-use super::{Backing, Error, Kind, NAMES, Used, list, make_upper, trash, trash_of, uppers};
+use super::space::Space;
+use super::{Backing, Condition, Error, Kind, NAMES, Used, list, make_upper, trash, trash_of, uppers};
 use crate::spec::Limits;
 
 #[derive(Debug)]
 pub(super) struct Btrfs {
     top: PathBuf,
     /// `/sys/fs/btrfs/<id>/qgroups`: what the kernel counts, without waiting for a commit.
-    groups: PathBuf,
+    groups: RwLock<PathBuf>,
     /// The image below, where the filesystem is ours alone.
     pool: Option<Pool>,
     ready: Mutex<Ready>,
@@ -42,20 +43,18 @@ impl Btrfs {
     pub(super) fn native(data: &Path, top: &Path) -> Option<Btrfs> {
         let directory = File::open(data).ok()?;
         let groups = groups_of(&directory).ok().filter(|groups| groups.exists())?;
-        Some(Btrfs { top: top.to_owned(), groups, pool: None, ready: Mutex::default() })
+        Some(Btrfs { top: top.to_owned(), groups: RwLock::new(groups), pool: None, ready: Mutex::default() })
     }
 
     /// On a pool's filesystem: quotas are turned on where they are not yet.
     pub(super) fn pooled(pool: Pool) -> Result<Btrfs, Error> {
         let top = pool.top().to_owned();
-        let directory = open(&top)?;
-        let groups = groups_of(&directory).map_err(Error::at("identify", &top))?;
-        if !groups.exists() {
-            btrfs::enable_simple_quota(&directory)
-                .or_else(|_| btrfs::enable_quota(&directory))
-                .map_err(Error::at("enable quotas on", &top))?;
-        }
+        let groups = RwLock::new(counted_in(&top)?);
         Ok(Btrfs { top, groups, pool: Some(pool), ready: Mutex::default() })
+    }
+
+    fn groups(&self) -> PathBuf {
+        self.groups.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn ready_directory(&self) -> PathBuf {
@@ -70,7 +69,7 @@ impl Btrfs {
 
     fn group(&self, path: &Path) -> Result<PathBuf, Error> {
         let number = btrfs::subvolume_of(open(path)?).map_err(Error::at("identify", path))?;
-        Ok(self.groups.join(format!("0_{number}")))
+        Ok(self.groups().join(format!("0_{number}")))
     }
 
     /// Takes one that is ready. Another process on the same data directory may have been quicker.
@@ -117,7 +116,7 @@ impl Btrfs {
     /// The numbers of all subvolumes that have a quota group.
     fn counted(&self) -> Result<BTreeSet<u64>, Error> {
         let number = |name: String| name.strip_prefix("0_").and_then(|number| number.parse::<u64>().ok());
-        Ok(list(&self.groups)?.into_iter().filter_map(number).filter(|number| *number >= 256).collect())
+        Ok(list(&self.groups())?.into_iter().filter_map(number).filter(|number| *number >= 256).collect())
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Ready> {
@@ -131,7 +130,7 @@ impl Backing for Btrfs {
     }
 
     fn detail(&self) -> String {
-        let mode = fs::read_to_string(self.groups.join("mode")).unwrap_or_default();
+        let mode = fs::read_to_string(self.groups().join("mode")).unwrap_or_default();
         let quotas = if mode.trim() == "squota" { "simple quotas" } else { "quota groups" };
         match &self.pool {
             Some(pool) => format!("btrfs subvolumes with {quotas} in the image {}", pool.image().display()),
@@ -223,9 +222,42 @@ impl Backing for Btrfs {
     }
 
     fn keep_house(&self) -> Result<(), Error> {
-        let Some(pool) = &self.pool else { return Ok(()) };
-        pool.grow()?;
+        if self.pool.is_none() {
+            return Ok(());
+        }
+        self.make_room()?;
         self.forget_orphans()
+    }
+
+    fn make_room(&self) -> Result<(), Error> {
+        let Some(pool) = &self.pool else { return Ok(()) };
+        // What somebody dug out of the image is had again; where it cannot be, there is no room to grow either.
+        pool.unbacked()?;
+        pool.grow()?;
+        pool.shrink()
+    }
+
+    fn condition(&self) -> Result<Condition, Error> {
+        let Some(pool) = &self.pool else { return Ok(Condition::default()) };
+        let failed = pool.has_failed()?.then(|| "its filesystem is read-only after an error".to_owned());
+        let unbacked = if failed.is_some() { 0 } else { pool.unbacked()? };
+        Ok(Condition { space: Some(Space::of(&self.top)?), broken: failed, unbacked })
+    }
+
+    fn has_failed(&self) -> bool {
+        self.pool.as_ref().is_some_and(|pool| pool.has_failed().unwrap_or(false))
+    }
+
+    fn may_renew(&self) -> Result<(), Error> {
+        self.pool.as_ref().map_or(Ok(()), Pool::may_renew)
+    }
+
+    fn renew(&self) -> Result<(), Error> {
+        let Some(pool) = &self.pool else { return Ok(()) };
+        pool.renew()?;
+        *self.groups.write().unwrap_or_else(PoisonError::into_inner) = counted_in(&self.top)?;
+        self.lock().names.clear();
+        self.adopt()
     }
 
     fn counted_groups(&self) -> Result<usize, Error> {
@@ -235,6 +267,18 @@ impl Backing for Btrfs {
     fn close(&self) -> Result<(), Error> {
         self.pool.as_ref().map_or(Ok(()), Pool::close)
     }
+}
+
+/// Where the kernel counts on a pool's filesystem: quotas are turned on where they are not yet.
+fn counted_in(top: &Path) -> Result<PathBuf, Error> {
+    let directory = open(top)?;
+    let groups = groups_of(&directory).map_err(Error::at("identify", top))?;
+    if !groups.exists() {
+        btrfs::enable_simple_quota(&directory)
+            .or_else(|_| btrfs::enable_quota(&directory))
+            .map_err(Error::at("enable quotas on", top))?;
+    }
+    Ok(groups)
 }
 
 fn groups_of(directory: &File) -> std::io::Result<PathBuf> {

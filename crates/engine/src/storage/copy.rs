@@ -2,13 +2,12 @@
 //!
 //! Everything that overlayfs needs comes along: whiteouts (character devices 0/0), opaque marks and other extended
 //! attributes, owners, modes, times, hard links, holes. Data is shared where the filesystem can (`FICLONE`). The
-//! source was written by hostile code, so nothing in it is ever followed.
+//! source was written by hostile code, so nothing in it is ever followed. What has several names gets one more in a folder of
+//! its own for as long as the copy takes, so that nobody has to remember where the first was.
 
-use std::collections::HashMap;
-use std::ffi::{CStr, OsStr};
+use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, XattrFlags, chmodat,
@@ -17,27 +16,36 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::Error;
+use super::{Error, trash};
 
 /// Two descriptors are held per level.
 const DEEPEST: usize = 256;
 
+/// Where what has several names is kept while they are made.
+const LINKS: &str = ".links-of-a-copy";
+
 /// Copies what is in the directory `from` into the directory `to`, which exists; what is there by name is kept.
 pub(super) fn tree(from: &Path, to: &Path) -> Result<(), Error> {
-    let mut copy = Copy { top: open(CWD, to).map_err(Error::at("open", to))?, links: HashMap::new() };
-    let source = open(CWD, from).map_err(Error::at("open", from))?;
-    let target = open(CWD, to).map_err(Error::at("open", to))?;
-    copy.directory(source.as_fd(), target.as_fd(), Path::new(""), 0).map_err(Error::at("copy", from))
+    let links = to.join(LINKS);
+    trash::delete(&links)?;
+    mkdirat(CWD, &links, Mode::RWXU).map_err(Error::at("make", &links))?;
+    let copied = || -> Result<(), Error> {
+        let copy = Copy { links: open(CWD, &links).map_err(Error::at("open", &links))? };
+        let source = open(CWD, from).map_err(Error::at("open", from))?;
+        let target = open(CWD, to).map_err(Error::at("open", to))?;
+        copy.directory(source.as_fd(), target.as_fd(), 0).map_err(Error::at("copy", from))
+    };
+    let copied = copied();
+    copied.and(trash::delete(&links))
 }
 
 struct Copy {
-    top: OwnedFd,
-    /// Where the first of several hard links was put, by device and inode.
-    links: HashMap<(u64, u64), PathBuf>,
+    /// By device and inode of the source.
+    links: OwnedFd,
 }
 
 impl Copy {
-    fn directory(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, path: &Path, depth: usize) -> Result<(), Errno> {
+    fn directory(&self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, depth: usize) -> Result<(), Errno> {
         if depth > DEEPEST {
             return Err(Errno::NAMETOOLONG);
         }
@@ -46,32 +54,26 @@ impl Copy {
             let entry = entry?;
             let name = entry.file_name();
             if name != c"." && name != c".." {
-                let path = path.join(OsStr::from_bytes(name.to_bytes()));
-                self.entry(from, to, name, &path, depth)?;
+                self.entry(from, to, name, depth)?;
             }
         }
         Ok(())
     }
 
-    fn entry(
-        &mut self,
-        from: BorrowedFd<'_>,
-        to: BorrowedFd<'_>,
-        name: &CStr,
-        path: &Path,
-        depth: usize,
-    ) -> Result<(), Errno> {
+    fn entry(&self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &CStr, depth: usize) -> Result<(), Errno> {
         let told = statat(from, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let kind = FileType::from_raw_mode(told.st_mode);
         // A socket is nothing without its listener, and a second name for one leads to nothing.
         if kind == FileType::Socket {
             return Ok(());
         }
-        if kind != FileType::Directory && told.st_nlink > 1 {
-            if let Some(first) = self.links.get(&(told.st_dev, told.st_ino)) {
-                return linkat(&self.top, first, to, name, AtFlags::empty());
+        let several = kind != FileType::Directory && told.st_nlink > 1;
+        let first = format!("{:x}-{:x}", told.st_dev, told.st_ino);
+        if several {
+            match linkat(&self.links, &first, to, name, AtFlags::empty()) {
+                Err(Errno::NOENT) => {}
+                other => return other,
             }
-            self.links.insert((told.st_dev, told.st_ino), path.to_owned());
         }
         match kind {
             FileType::Directory => {
@@ -81,7 +83,7 @@ impl Copy {
                 }
                 let (source, target) = (open(from, name)?, open(to, name)?);
                 attributes(source.as_fd(), target.as_fd())?;
-                self.directory(source.as_fd(), target.as_fd(), path, depth + 1)?;
+                self.directory(source.as_fd(), target.as_fd(), depth + 1)?;
             }
             FileType::RegularFile => {
                 let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -95,7 +97,11 @@ impl Copy {
             // Fifos and whiteouts.
             _ => mknodat(to, name, kind, Mode::RWXU, told.st_rdev)?,
         }
-        finish(to, name, &told, kind)
+        finish(to, name, &told, kind)?;
+        if several {
+            linkat(to, name, &self.links, &first, AtFlags::empty())?;
+        }
+        Ok(())
     }
 }
 
@@ -115,7 +121,7 @@ fn finish(to: BorrowedFd<'_>, name: &CStr, told: &Stat, kind: FileType) -> Resul
 }
 
 /// Shares the data, or copies it without its holes.
-fn data(from: BorrowedFd<'_>, to: BorrowedFd<'_>, size: u64) -> Result<(), Errno> {
+pub(super) fn data(from: BorrowedFd<'_>, to: BorrowedFd<'_>, size: u64) -> Result<(), Errno> {
     if size == 0 || ioctl_ficlone(to, from).is_ok() {
         return Ok(());
     }

@@ -23,6 +23,9 @@ pub enum Error {
     File { step: &'static str, path: PathBuf, source: io::Error },
     #[error("archive entry {entry:?}: {why}")]
     Archive { entry: String, why: String },
+    /// The pool's filesystem turned read-only, or cannot be mounted while sandboxes hold what is left of it.
+    #[error("the pool {} has failed: {reason}", path.display())]
+    Broken { path: PathBuf, reason: String },
     #[error("{program} failed for {}: {output}", path.display())]
     Program { program: &'static str, path: PathBuf, output: String },
 }

@@ -1,7 +1,7 @@
 //! A tar stream of [`super::export`] back into an upper. The archive may come from anybody.
 //!
 //! Every entry is put in place by descriptors, name by name, and no link on the way is followed, so nothing lands outside.
-//! Refused: other folders than `root` and `usr`, `..`, devices other than the whiteout, owners outside a
+//! Refused: other folders than `root`, `usr` and `links` (what several names mean; gone when all is there), `..`, devices other than the whiteout, owners outside a
 //! sandbox's 65,536, and more of anything than the bounds allow. Of the extended attributes only those come
 //! through that mean the same everywhere; file capabilities do not.
 
@@ -23,15 +23,16 @@ use rustix::io::Errno;
 use tar::{Archive, Entry, EntryType};
 
 use super::Error;
-use super::export::{ENCODED, FOLDERS, PLAIN, is_portable};
+use super::export::{CLONE, ENCODED, FOLDERS, LINKS, PLAIN, SPARSE_COUNT, SPARSE_MAP, SPARSE_SIZE, is_portable};
+use super::{copy, sparse, trash};
 
 /// A sandbox's range of ids.
-const IDS: u64 = 65_536;
+pub(super) const IDS: u64 = 65_536;
 /// Names, links and attributes of one entry: the tar reader keeps them in memory.
-const METADATA: u64 = 4 << 20;
-const ENTRIES: u64 = 4_000_000;
-/// All files together as they appear, holes included; what they take on disk is the disk limit's business.
-const BYTES: u64 = 256 << 30;
+pub(super) const METADATA: u64 = 16 << 20;
+pub(super) const ENTRIES: u64 = 4_000_000;
+/// All content together; what it takes on disk is the disk limit's business.
+pub(super) const BYTES: u64 = 256 << 30;
 /// A hole is left for each such block of zeros.
 const BLOCK: usize = 4096;
 
@@ -52,7 +53,8 @@ pub(super) fn read(upper: &Path, reader: impl Read) -> Result<(), Error> {
         }
         import.entry(&mut entry)?;
     }
-    import.leave(None).map_err(Error::at("finish", upper))
+    import.leave(None).map_err(Error::at("finish", upper))?;
+    trash::delete(&upper.join(LINKS))
 }
 
 /// Fails a read beyond the budget: what the tar reader takes between two entries.
@@ -65,7 +67,7 @@ impl<R: Read> Read for Bounded<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
         let left = self.budget.get().checked_sub(count as u64);
-        self.budget.set(left.ok_or_else(|| io::Error::other("an entry's name and attributes are larger than 4 MiB"))?);
+        self.budget.set(left.ok_or_else(|| io::Error::other("an entry's name and attributes are larger than 16 MiB"))?);
         Ok(count)
     }
 }
@@ -81,7 +83,7 @@ struct Import {
 impl Import {
     fn entry<R: Read>(&mut self, entry: &mut Entry<'_, R>) -> Result<(), Error> {
         let path = checked(entry)?;
-        let attributes = attributes(entry)?;
+        let records = records(entry)?;
         let header = entry.header();
         let (user, group) = (header.uid().unwrap_or(IDS), header.gid().unwrap_or(IDS));
         if user >= IDS || group >= IDS {
@@ -105,7 +107,7 @@ impl Import {
         let time = header.mtime().unwrap_or(0);
         let failed = |errno: io::Error| Error::Archive { entry: path.display().to_string(), why: errno.to_string() };
         let (parent, name) = self.parent(&path).map_err(|errno| failed(errno.into()))?;
-        let made = self.make(entry, &parent, name, &path, &attributes).map_err(failed)?;
+        let made = self.make(entry, &parent, name, &path, &records).map_err(failed)?;
         if made == Made::Linked {
             return Ok(());
         }
@@ -132,7 +134,7 @@ impl Import {
         parent: &OwnedFd,
         name: &OsStr,
         path: &Path,
-        attributes: &[(String, Vec<u8>)],
+        records: &Records,
     ) -> io::Result<Made> {
         let kind = entry.header().entry_type();
         if kind == EntryType::Directory {
@@ -140,7 +142,7 @@ impl Import {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(errno) => return Err(errno.into()),
             }
-            put(&open(parent, name)?, attributes)?;
+            put(&open(parent, name)?, &records.attributes)?;
             return Ok(Made::Directory);
         }
         match unlinkat(parent, name, AtFlags::empty()) {
@@ -149,10 +151,26 @@ impl Import {
         }
         match kind {
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
-                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                // Sharing blocks needs a file that can be read too.
+                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let mut file = File::from(openat(parent, name, flags, Mode::RUSR | Mode::WUSR)?);
-                pour(entry, &mut file)?;
-                put(&file, attributes)?;
+                match &records.content {
+                    Content::Plain => pour(entry, &mut file)?,
+                    Content::Parts(size, parts) => {
+                        for (offset, length) in parts {
+                            place(&mut entry.by_ref().take(*length), &mut file, *offset)?;
+                        }
+                        file.set_len(*size)?;
+                    }
+                    Content::Of(first) => {
+                        let (folder, name) = self.parent(first)?;
+                        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                        let first = openat(&folder, name, flags, Mode::empty())?;
+                        let size = rustix::fs::fstat(&first)?.st_size;
+                        copy::data(first.as_fd(), file.as_fd(), u64::try_from(size).unwrap_or(0))?;
+                    }
+                }
+                put(&file, &records.attributes)?;
                 Ok(Made::Other)
             }
             EntryType::Symlink => {
@@ -227,10 +245,15 @@ fn refuse<R: Read>(entry: &Entry<'_, R>, why: &str) -> Error {
     Error::Archive { entry: name, why: why.to_owned() }
 }
 
-/// Below `root` or `usr`, by plain names.
+/// Below `root` or `usr`, by plain names; or right below `links`.
 fn is_inside(path: &Path) -> bool {
     let plain = path.components().all(|part| matches!(part, Component::Normal(_)));
-    plain && path.iter().next().is_some_and(|first| FOLDERS.iter().any(|folder| first == *folder))
+    let below = path.iter().next().is_some_and(|first| FOLDERS.iter().any(|folder| first == *folder));
+    plain && (below || is_shared(path))
+}
+
+fn is_shared(path: &Path) -> bool {
+    path.parent() == Some(Path::new(LINKS))
 }
 
 fn checked<R: Read>(entry: &Entry<'_, R>) -> Result<PathBuf, Error> {
@@ -239,7 +262,7 @@ fn checked<R: Read>(entry: &Entry<'_, R>) -> Result<PathBuf, Error> {
     let path = path.strip_prefix(".").map(Path::to_owned).unwrap_or(path);
     let is_folder = FOLDERS.iter().any(|folder| path == Path::new(folder));
     if !is_inside(&path) {
-        return Err(refuse(entry, "it leads out of the folders root and usr"));
+        return Err(refuse(entry, "it leads out of the folders root, usr and links"));
     }
     if is_folder && entry.header().entry_type() != EntryType::Directory {
         return Err(refuse(entry, "root and usr are folders"));
@@ -247,28 +270,64 @@ fn checked<R: Read>(entry: &Entry<'_, R>) -> Result<PathBuf, Error> {
     Ok(path)
 }
 
-fn attributes<R: Read>(entry: &mut Entry<'_, R>) -> Result<Vec<(String, Vec<u8>)>, Error> {
-    let mut found = Vec::new();
+/// What the records before an entry say of it.
+struct Records {
+    attributes: Vec<(String, Vec<u8>)>,
+    content: Content,
+}
+
+/// Where a file's bytes come from.
+enum Content {
+    Plain,
+    /// The file's size, and the parts of it that follow.
+    Parts(u64, sparse::Parts),
+    /// Another entry.
+    Of(PathBuf),
+}
+
+fn records<R: Read>(entry: &mut Entry<'_, R>) -> Result<Records, Error> {
+    let mut attributes = Vec::new();
+    let (mut size, mut map, mut content) = (None, None, Content::Plain);
     let mut wrong = None;
-    let records = entry.pax_extensions();
-    for record in records.ok().flatten().into_iter().flatten() {
+    let length = entry.size();
+    for record in entry.pax_extensions().ok().flatten().into_iter().flatten() {
         let Ok(record) = record else {
             wrong = Some("its attributes cannot be read");
             break;
         };
+        let value = record.value_bytes();
+        let text = || std::str::from_utf8(value).unwrap_or_default();
         let key = record.key().unwrap_or("");
-        if key.starts_with("GNU.sparse.") {
-            wrong = Some("files with holes in the pax manner cannot be read; write the archive in the GNU manner");
-            break;
+        match key {
+            SPARSE_SIZE => size = text().parse::<u64>().ok().filter(|size| i64::try_from(*size).is_ok()),
+            SPARSE_MAP => map = Some(text().to_owned()),
+            SPARSE_COUNT => {}
+            CLONE => content = Content::Of(PathBuf::from(text())),
+            key if key.starts_with("GNU.sparse.") => {
+                wrong = Some("its holes are told in a manner that is unknown here; pax format 0.1 and GNU's are known");
+            }
+            key => {
+                let value = match (key.strip_prefix(PLAIN), key.strip_prefix(ENCODED)) {
+                    (Some(name), _) => Some((name, value.to_vec())),
+                    (_, Some(name)) => STANDARD.decode(value).ok().map(|value| (name, value)),
+                    _ => None,
+                };
+                let portable = value.filter(|(name, _)| is_portable(name));
+                attributes.extend(portable.map(|(name, value)| (name.to_owned(), value)));
+            }
         }
-        let value = match (key.strip_prefix(PLAIN), key.strip_prefix(ENCODED)) {
-            (Some(name), _) => Some((name, record.value_bytes().to_vec())),
-            (_, Some(name)) => STANDARD.decode(record.value_bytes()).ok().map(|value| (name, value)),
-            _ => None,
-        };
-        found.extend(value.filter(|(name, _)| is_portable(name)).map(|(name, value)| (name.to_owned(), value)));
     }
-    wrong.map_or(Ok(found), |why| Err(refuse(entry, why)))
+    if let Some(map) = map {
+        let parts = size.and_then(|size| sparse::from_text(&map, size).map(|parts| (size, parts)));
+        match parts.filter(|(_, parts)| sparse::total(parts) == length) {
+            Some((size, parts)) => content = Content::Parts(size, parts),
+            None => wrong = Some("its list of holes makes no sense"),
+        }
+    }
+    if matches!(&content, Content::Of(first) if !is_shared(first)) {
+        wrong = Some("its content is said to be that of an entry outside of links");
+    }
+    wrong.map_or(Ok(Records { attributes, content }), |why| Err(refuse(entry, why)))
 }
 
 fn put(file: impl AsFd, attributes: &[(String, Vec<u8>)]) -> io::Result<()> {
@@ -278,10 +337,16 @@ fn put(file: impl AsFd, attributes: &[(String, Vec<u8>)]) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes what is not zero.
+/// Writes what is not zero, and the size.
 fn pour(from: &mut impl Read, to: &mut File) -> io::Result<()> {
+    let size = place(from, to, 0)?;
+    to.set_len(size)
+}
+
+/// Writes what is not zero from an offset on. Returns where it ends.
+fn place(from: &mut impl Read, to: &mut File, offset: u64) -> io::Result<u64> {
     let mut buffer = vec![0; 64 * BLOCK];
-    let mut size = 0;
+    let mut size = offset;
     loop {
         let mut filled = 0;
         while filled < buffer.len() {
@@ -291,7 +356,7 @@ fn pour(from: &mut impl Read, to: &mut File) -> io::Result<()> {
             }
         }
         if filled == 0 {
-            return to.set_len(size);
+            return Ok(size);
         }
         for block in buffer[..filled].chunks(BLOCK) {
             if block.iter().any(|byte| *byte != 0) {

@@ -4,7 +4,7 @@
 //! Store::open(data) ── the best this host has, top to bottom ──────────────────────────────┐
 //!   btrfs      the data directory is on btrfs with quotas on: a subvolume per sandbox        │ chosen when the first
 //!   projects   ext4 or xfs mounted with project quotas: a project number per sandbox        │ sandbox needs a disk;
-//!   pool       root with loop devices and mkfs.btrfs: one sparse btrfs image, subvolumes    │ a tmpfs needs none of
+//!   pool       root with loop devices and mkfs.btrfs: one btrfs image, subvolumes           │ a tmpfs needs none of
 //!   plain      directories; nothing holds a limit, so a limit is refused                    │ them
 //! ```
 //! Every rung has the same shape on disk: `uppers/<id>/{root,root-work,usr,usr-work}` and `trash/`. Removal is a rename
@@ -19,6 +19,8 @@ mod import;
 mod plain;
 mod pool;
 mod project_quota;
+mod space;
+mod sparse;
 mod tmpfs;
 mod trash;
 
@@ -32,6 +34,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use error::Error;
+pub use space::{Health, Space};
 pub use tmpfs::Tmpfs;
 
 use crate::spec::{Limits, SandboxId, Storage};
@@ -90,6 +93,14 @@ pub enum Kind {
 /// Where the uppers are, and what holds their limits.
 type Rung = (PathBuf, Box<dyn Backing>);
 
+/// How a backing's own filesystem is; nothing where it has none.
+#[derive(Debug, Default)]
+struct Condition {
+    space: Option<Space>,
+    broken: Option<String>,
+    unbacked: u64,
+}
+
 /// One rung of the ladder.
 trait Backing: Debug + Send + Sync {
     fn kind(&self) -> Kind;
@@ -117,6 +128,24 @@ trait Backing: Debug + Send + Sync {
     }
     fn counted_groups(&self) -> Result<usize, Error> {
         Ok(0)
+    }
+    /// Has room ahead of those who write; called several times a second.
+    fn make_room(&self) -> Result<(), Error> {
+        Ok(())
+    }
+    /// How a filesystem of the backing's own is.
+    fn condition(&self) -> Result<Condition, Error> {
+        Ok(Condition::default())
+    }
+    fn has_failed(&self) -> bool {
+        false
+    }
+    fn may_renew(&self) -> Result<(), Error> {
+        Ok(())
+    }
+    /// Begins anew with a filesystem that has failed.
+    fn renew(&self) -> Result<(), Error> {
+        Ok(())
     }
     fn close(&self) -> Result<(), Error> {
         Ok(())
@@ -260,15 +289,23 @@ impl Store {
         cloned.map(|()| Upper::Directories(Directories::below(&to)))
     }
 
-    /// Writes a stopped sandbox's files as a tar archive with the folders `root` and `usr`.
-    pub fn export<W: Write>(&self, id: &SandboxId, writer: W) -> Result<W, Error> {
-        export::write(&self.existing(id)?, writer)
+    /// Writes a stopped sandbox's files as a tar archive with the folders `root` and `usr`. What could not be imported again
+    /// within these limits is refused.
+    pub fn export<W: Write>(&self, id: &SandboxId, limits: &Limits, writer: W) -> Result<W, Error> {
+        let room = limits.disk.map(|limit| limit.saturating_add(limit / 8).saturating_add(32 << 20));
+        export::write(&self.existing(id)?, room, writer)
     }
 
     /// Makes a sandbox's files out of an archive of `export`. The archive may come from anybody; a bad one leaves nothing.
     pub fn import(&self, id: &SandboxId, limits: &Limits, reader: impl Read) -> Result<Upper, Error> {
-        let upper = self.create(id, Storage::Disk, limits)?;
-        let filled = self.existing(id).and_then(|path| import::read(&path, reader));
+        // What was within its limit may take somewhat more as it comes back: other blocks, and names that several files
+        // have for a moment. It gets its own limit when it is there.
+        let wider = limits.disk.map(|limit| limit.saturating_add(limit / 4).saturating_add(64 << 20));
+        let upper = self.create(id, Storage::Disk, &Limits { disk: wider, ..*limits })?;
+        let filled = self.existing(id).and_then(|path| {
+            import::read(&path, reader)?;
+            self.backing()?.1.set_limit(&path, limits)
+        });
         if filled.is_err() {
             // The first error is the one to tell; what stays is found by the sweep.
             let _ = self.remove(id);
@@ -297,6 +334,43 @@ impl Store {
         backing.keep_ready(count)
     }
 
+    /// Makes room ahead of those who write; for a thread of the background, several times a second.
+    pub fn make_room(&self) -> Result<(), Error> {
+        self.backing.get().map_or(Ok(()), |(_, backing)| backing.make_room())
+    }
+
+    /// How it is, asked at this moment: a few calls of statvfs.
+    pub fn health(&self) -> Result<Health, Error> {
+        let host = Space::of(&self.data)?;
+        let condition = match self.backing.get() {
+            Some((_, backing)) => backing.condition()?,
+            None => Condition::default(),
+        };
+        Ok(Health { host, pool: condition.space, broken: condition.broken, unbacked: condition.unbacked })
+    }
+
+    /// Whether the filesystem of the uppers has failed: nothing can be written to it.
+    pub fn has_failed(&self) -> bool {
+        self.backing.get().is_some_and(|(_, backing)| backing.has_failed())
+    }
+
+    /// Whether it could begin anew now; else what is lacking.
+    pub fn may_renew(&self) -> Result<(), Error> {
+        self.backing.get().map_or(Ok(()), |(_, backing)| backing.may_renew())
+    }
+
+    /// As [`Store::health`] of a data directory that nobody has opened here: nothing is made or mounted.
+    pub fn look(data: &Path) -> Result<Health, Error> {
+        let host = Space::of(data)?;
+        let (pool, broken) = pool::look(data)?;
+        Ok(Health { host, pool, broken, unbacked: 0 })
+    }
+
+    /// Begins anew with a filesystem that has failed, where that can be done now. No sandbox may run on it.
+    pub fn renew(&self) -> Result<(), Error> {
+        self.backing.get().map_or(Ok(()), |(_, backing)| backing.renew())
+    }
+
     /// Lets go of the pool where no other store uses it; dropping a store does the same and keeps quiet about errors.
     /// Sandboxes may be running: they keep what they have, and the next store finds it again.
     pub fn close(&self) -> Result<(), Error> {
@@ -312,6 +386,23 @@ impl Store {
     pub fn names(&self) -> Result<Vec<SandboxId>, Error> {
         let Some((top, _)) = self.used_backing()? else { return Ok(Vec::new()) };
         Ok(list(&uppers(top))?.into_iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    /// Whether this sandbox has files here.
+    pub fn has(&self, id: &SandboxId) -> Result<bool, Error> {
+        Ok(self.used_backing()?.is_some_and(|(top, _)| uppers(top).join(id.as_str()).exists()))
+    }
+
+    /// Whether nothing was written to a sandbox's files; also where it has none.
+    pub fn is_blank(&self, id: &SandboxId) -> Result<bool, Error> {
+        let Some((top, _)) = self.used_backing()? else { return Ok(true) };
+        let path = uppers(top).join(id.as_str());
+        let is_blank = |folder: &str| match fs::read_dir(path.join(folder)) {
+            Ok(mut entries) => Ok(entries.next().is_none()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
+            Err(error) => Err(Error::at("list", &path)(error)),
+        };
+        Ok(is_blank(NAMES[0])? && is_blank(NAMES[2])?)
     }
 
     pub fn is_empty(&self) -> Result<bool, Error> {

@@ -1,13 +1,16 @@
-//! One btrfs for all sandboxes on a host that has none: a sparse image in the data directory, mounted beside it.
+//! One btrfs for all sandboxes on a host that has none: an image in the data directory, mounted beside it.
 //!
 //! ```text
-//! <data>/pool.btrfs   the image, sparse: takes what is written, gives back what is deleted (discard)
+//! <data>/pool.btrfs   the image; every block of it is set aside by the filesystem below
 //! <data>/pool         where it is mounted
 //! <data>/pool.lock    held while it is made, mounted, grown or unmounted
 //! <data>/pool.users   held shared by every store that is open; who gets it alone may unmount
 //! ```
-//! The image is never larger than what the filesystem below could hold: an image that cannot grow where it is promised
-//! room would fail for every sandbox at once, and one that is full fails only for those who write.
+//! A sparse image would be a promise that the disk below may not keep: when that is full, a write into a hole fails, the
+//! filesystem in the image turns read-only for every sandbox at once, and what they wrote last is gone. So the image begins
+//! small, has all its blocks (`fallocate`), and grows in steps ahead of its writers for as long as the filesystem below has
+//! more than it keeps for others. A pool that cannot grow is full: who writes gets ENOSPC, and nothing breaks. What is
+//! deleted stays with the image until it has far too much, and is then given back by shrinking it.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -18,19 +21,30 @@ use std::time::{Duration, Instant};
 
 use cove_sys::btrfs;
 use cove_sys::loop_device::LoopDevice;
-use rustix::fs::{FlockOperation, IFlags, flock, ioctl_getflags, ioctl_setflags, statvfs};
+use rustix::fs::{
+    FallocateFlags, FlockOperation, IFlags, StatVfsMountFlags, fallocate, flock, ioctl_getflags, ioctl_setflags,
+    statvfs,
+};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
+use super::space::Space;
 use super::{Error, make_private};
 
+const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-/// A pool starts with so much where there is room, and keeps so much free.
-const FIRST: u64 = 32 * GIB;
-const HEADROOM: u64 = 8 * GIB;
-const RETRY: Duration = Duration::from_secs(10);
 /// Below this mkfs.btrfs refuses, or nothing useful fits.
-const LEAST: u64 = 256 << 20;
+const LEAST: u64 = 256 * MIB;
+/// The image's size is a multiple of this.
+const GRAIN: u64 = 16 * MIB;
+/// What it grows by at most at one time, and what it shrinks by.
+const MOST: u64 = 8 * GIB;
+/// After an attempt to grow in vain: not with every look on a full disk.
+const RETRY: Duration = Duration::from_secs(2);
+/// How long nobody may have needed room before some is given back.
+const QUIET: Duration = Duration::from_secs(60);
+/// How long the kernel may take to let go of a device.
+const LETTING_GO: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Pool {
@@ -38,13 +52,16 @@ pub(super) struct Pool {
     top: PathBuf,
     lock: File,
     users: File,
-    device: LoopDevice,
-    /// When growing was last tried in vain: not with every sandbox on a full disk.
+    /// Nothing while it is replaced.
+    device: Mutex<Option<LoopDevice>>,
+    /// When growing was last tried in vain.
     full: Mutex<Option<Instant>>,
+    /// When it last grew, or had to be looked at for shrinking.
+    stirred: Mutex<Instant>,
 }
 
 impl Pool {
-    /// Mounted, whoever did it. `Err` names the first thing that this host lacks.
+    /// Mounted, whoever did it. `Err` names the first thing that this host lacks, or why the image cannot be used.
     pub(super) fn open(data: &Path) -> Result<Pool, Error> {
         let (image, top) = (data.join("pool.btrfs"), data.join("pool"));
         make_private(&top)?;
@@ -55,19 +72,32 @@ impl Pool {
         if !image.exists() {
             make_image(data, &image)?;
         }
-        let file = OpenOptions::new().read(true).write(true).open(&image).map_err(Error::at("open", &image))?;
+        let file = open_image(&image)?;
+        // One of an earlier version, or copied without its blocks. What cannot be had now is looked for again and again.
+        let _ = set_aside(&file, &image);
         let found = LoopDevice::find(&file).map_err(Error::at("find the loop device of", &image))?;
+        let in_use = found.is_some();
         let device = match found {
             Some(device) => device,
             None => LoopDevice::attach(&file).map_err(Error::at("attach a loop device to", &image))?,
         };
-        if !is_mounted(&device.path, &top)? {
-            let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
-            mount(&device.path, &top, "btrfs", flags, c"discard=async")
-                .map_err(Error::at("mount the pool at", &top))?;
+        let mounted =
+            is_mounted(&device.path, &top).and_then(|mounted| if mounted { Ok(()) } else { mount_at(&device, &top) });
+        match mounted {
+            Ok(()) if !is_read_only(&top)? => {}
+            // Sandboxes that run hold a filesystem that has failed: no other can be had of the image before they end.
+            Ok(()) => {
+                let _ = unmount(&top, UnmountFlags::DETACH);
+                return Err(Error::Broken { path: image, reason: "it is read-only after an error".into() });
+            }
+            Err(error) if in_use => return Err(Error::Broken { path: image, reason: error.to_string() }),
+            Err(error) => return Err(error),
         }
+        // An older kernel may not let itself be told: then holes are filled as they are found.
+        let _ = device.keep_blocks();
         drop(held);
-        Ok(Pool { image, top, lock, users, device, full: Mutex::default() })
+        let (device, stirred) = (Mutex::new(Some(device)), Mutex::new(Instant::now()));
+        Ok(Pool { image, top, lock, users, device, full: Mutex::default(), stirred })
     }
 
     pub(super) fn top(&self) -> &Path {
@@ -80,8 +110,8 @@ impl Pool {
 
     /// More room when little is left, as far as the filesystem below has it.
     pub(super) fn grow(&self) -> Result<(), Error> {
-        let told = statvfs(&self.top).map_err(Error::at("ask the size of", &self.top))?;
-        if told.f_bavail * told.f_frsize >= HEADROOM {
+        let below = Space::of(&self.image)?;
+        if Space::of(&self.top)?.free >= below.headroom() {
             return Ok(());
         }
         let mut full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,21 +119,95 @@ impl Pool {
             return Ok(());
         }
         *full = Some(Instant::now());
-        let top = File::open(&self.top).map_err(Error::at("open", &self.top))?;
-        // Perhaps it is only not given back yet; the next look will see.
-        btrfs::reclaim(&top).map_err(Error::at("reclaim space in", &self.top))?;
+        *self.stirred.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         let _held = Held::exclusively(&self.lock, &self.image)?;
-        let metadata = fs::metadata(&self.image).map_err(Error::at("look at", &self.image))?;
-        let bound = room(&self.image, metadata.blocks() * 512)?;
-        let size = (metadata.len() + (metadata.len() / 2).max(FIRST)).min(bound) / LEAST * LEAST;
-        if size < metadata.len() + LEAST {
+        let length = fs::metadata(&self.image).map_err(Error::at("look at", &self.image))?.len();
+        let step = (length / 8).clamp(below.headroom(), MOST).min(below.free.saturating_sub(below.kept()));
+        let step = step / GRAIN * GRAIN;
+        let top = File::open(&self.top).map_err(Error::at("open", &self.top))?;
+        if step == 0 {
+            // Perhaps it is only not given back yet; the next look will see.
+            return btrfs::reclaim(&top).map_err(Error::at("reclaim space in", &self.top));
+        }
+        let file = open_image(&self.image)?;
+        if let Err(errno) = reserve(&file, length, step) {
+            // A part may have been had: it is no use to anybody.
+            file.set_len(length).map_err(Error::at("size", &self.image))?;
+            return Err(Error::at("set room aside for", &self.image)(errno));
+        }
+        self.refresh_device()?;
+        btrfs::grow(&top).map_err(Error::at("grow", &self.top))?;
+        *full = None;
+        Ok(())
+    }
+
+    /// Gives room back, a step at a time, when most of the image has been free for a while.
+    pub(super) fn shrink(&self) -> Result<(), Error> {
+        let (below, own) = (Space::of(&self.image)?, Space::of(&self.top)?);
+        let step = (own.total / 8).clamp(GRAIN, MOST) / GRAIN * GRAIN;
+        let mut stirred = self.stirred.lock().unwrap_or_else(PoisonError::into_inner);
+        let spare = own.free > own.total / 2 && own.free > step + 3 * below.headroom() && own.total > step + LEAST;
+        if !spare || stirred.elapsed() < QUIET {
             return Ok(());
         }
-        let file = OpenOptions::new().write(true).open(&self.image).map_err(Error::at("open", &self.image))?;
-        file.set_len(size).map_err(Error::at("grow", &self.image))?;
-        self.device.refresh_size().map_err(Error::at("grow", &self.device.path))?;
-        *full = None;
-        btrfs::grow(top).map_err(Error::at("grow", &self.top))
+        *stirred = Instant::now();
+        drop(stirred);
+        let _held = Held::exclusively(&self.lock, &self.image)?;
+        let length = fs::metadata(&self.image).map_err(Error::at("look at", &self.image))?.len() - step;
+        let top = File::open(&self.top).map_err(Error::at("open", &self.top))?;
+        btrfs::shrink(&top, length).map_err(Error::at("shrink", &self.top))?;
+        open_image(&self.image)?.set_len(length).map_err(Error::at("size", &self.image))?;
+        self.refresh_device()
+    }
+
+    /// Blocks of the image that the filesystem below has not set aside. They are asked for first.
+    pub(super) fn unbacked(&self) -> Result<u64, Error> {
+        let metadata = fs::metadata(&self.image).map_err(Error::at("look at", &self.image))?;
+        let lacking = metadata.len().saturating_sub(metadata.blocks() * 512);
+        if lacking == 0 {
+            return Ok(0);
+        }
+        match set_aside(&open_image(&self.image)?, &self.image) {
+            Ok(()) => Ok(0),
+            Err(_) => Ok(lacking),
+        }
+    }
+
+    /// Whether the filesystem has failed: btrfs turns read-only when it cannot write what it must.
+    pub(super) fn has_failed(&self) -> Result<bool, Error> {
+        is_read_only(&self.top)
+    }
+
+    /// Whether every block of the image can be had.
+    pub(super) fn may_renew(&self) -> Result<(), Error> {
+        set_aside(&open_image(&self.image)?, &self.image)
+    }
+
+    /// Mounts the image anew after its filesystem has failed, once all its blocks can be had. Who holds the old filesystem
+    /// must be gone, or the kernel must be able to have both (Linux 6.7).
+    pub(super) fn renew(&self) -> Result<(), Error> {
+        let _held = Held::exclusively(&self.lock, &self.image)?;
+        let file = open_image(&self.image)?;
+        set_aside(&file, &self.image)?;
+        while unmount(&self.top, UnmountFlags::DETACH).is_ok() {}
+        let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        *device = None;
+        let begun = Instant::now();
+        while begun.elapsed() < LETTING_GO && LoopDevice::find(&file).is_ok_and(|found| found.is_some()) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let fresh = LoopDevice::attach(&file).map_err(Error::at("attach a loop device to", &self.image))?;
+        mount_at(&fresh, &self.top)?;
+        let _ = fresh.keep_blocks();
+        *device = Some(fresh);
+        Ok(())
+    }
+
+    fn refresh_device(&self) -> Result<(), Error> {
+        match &*self.device.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(device) => device.refresh_size().map_err(Error::at("resize", &device.path)),
+            None => Ok(()),
+        }
     }
 
     /// Unmounts when no other store has it open and nobody has a file open in it. Sandboxes that run keep the filesystem alive
@@ -119,6 +223,17 @@ impl Pool {
             Err(errno) => Err(Error::at("unmount", &self.top)(errno)),
         }
     }
+}
+
+/// The pool of a data directory as it is mounted now, by whomever: its room, and whether it has failed.
+pub(super) fn look(data: &Path) -> Result<(Option<Space>, Option<String>), Error> {
+    let top = data.join("pool");
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    if source_at(&mounts, &top).is_none() {
+        return Ok((None, None));
+    }
+    let broken = is_read_only(&top)?.then(|| "the pool's filesystem is read-only after an error".to_owned());
+    Ok((Some(Space::of(&top)?), broken))
 }
 
 /// A lock for as long as this lives.
@@ -168,9 +283,11 @@ fn source_at<'a>(mounts: &'a str, at: &Path) -> Option<&'a str> {
     mounts.lines().rfind(here)?.split(' ').next()
 }
 
-/// Made under another name and renamed: a crash leaves no half-made pool.
+/// Made under another name and renamed: neither a crash nor a power cut leaves a half-made pool.
 fn make_image(data: &Path, image: &Path) -> Result<(), Error> {
-    let size = room(data, 0)?.min(FIRST) / LEAST * LEAST;
+    let below = Space::of(data)?;
+    let room = below.free.saturating_sub(below.kept());
+    let size = (2 * below.headroom()).max(LEAST).min(room) / GRAIN * GRAIN;
     if size < LEAST {
         let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
         return Err(Error::at("make a pool image in", data)(full));
@@ -184,22 +301,50 @@ fn make_image(data: &Path, image: &Path) -> Result<(), Error> {
         let _ = ioctl_setflags(&file, flags | IFlags::NOCOW);
     }
     file.set_len(size).map_err(Error::at("size", &draft))?;
-    // One copy of the metadata: a second on the same disk protects little and costs a write each time.
-    let made =
-        Command::new("mkfs.btrfs").args(["--quiet", "--metadata", "single", "--data", "single"]).arg(&draft).output();
+    // One copy of the metadata: a second on the same disk protects little and costs a write each time. Blocks that were
+    // given back would be missing later.
+    let made = Command::new("mkfs.btrfs")
+        .args(["--quiet", "--nodiscard", "--metadata", "single", "--data", "single"])
+        .arg(&draft)
+        .output();
     let made = made.map_err(Error::at("run mkfs.btrfs for", &draft))?;
     if !made.status.success() {
         let output = String::from_utf8_lossy(&made.stderr).trim().to_owned();
         return Err(Error::Program { program: "mkfs.btrfs", path: draft, output });
     }
-    fs::rename(&draft, image).map_err(Error::at("rename", &draft))
+    set_aside(&file, &draft)?;
+    file.sync_all().map_err(Error::at("write out", &draft))?;
+    fs::rename(&draft, image).map_err(Error::at("rename", &draft))?;
+    File::open(data).and_then(|folder| folder.sync_all()).map_err(Error::at("write out", data))
 }
 
-/// How large the image may be: what it has plus what is free below, less a reserve of a twentieth.
-fn room(path: &Path, allocated: u64) -> Result<u64, Error> {
-    let told = statvfs(path).map_err(Error::at("ask the size of", path))?;
-    let (free, total) = (told.f_bavail * told.f_frsize, told.f_blocks * told.f_frsize);
-    Ok(allocated + free.saturating_sub((total / 20).max(GIB)))
+fn open_image(image: &Path) -> Result<File, Error> {
+    OpenOptions::new().read(true).write(true).open(image).map_err(Error::at("open", image))
+}
+
+/// Every block of the image, also those in its holes. A filesystem that sets nothing aside is taken as it is: the room below is
+/// watched instead.
+fn set_aside(file: &File, image: &Path) -> Result<(), Error> {
+    let length = file.metadata().map_err(Error::at("look at", image))?.len();
+    reserve(file, 0, length).map_err(Error::at("set room aside for", image))
+}
+
+fn reserve(file: &File, from: u64, length: u64) -> Result<(), Errno> {
+    match fallocate(file, FallocateFlags::empty(), from, length) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => rustix::fs::ftruncate(file, from + length),
+        other => other,
+    }
+}
+
+/// Without discard: a block that was given back to the filesystem below may not be had again.
+fn mount_at(device: &LoopDevice, top: &Path) -> Result<(), Error> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
+    mount(&device.path, top, "btrfs", flags, c"nodiscard").map_err(Error::at("mount the pool at", top))
+}
+
+fn is_read_only(top: &Path) -> Result<bool, Error> {
+    let told = statvfs(top).map_err(Error::at("look at", top))?;
+    Ok(told.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
 #[cfg(test)]

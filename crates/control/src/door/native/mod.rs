@@ -20,6 +20,7 @@ mod keys;
 mod lifecycle;
 mod openapi;
 mod organisations;
+mod orphans;
 mod pools;
 mod preview;
 mod processes;
@@ -107,6 +108,9 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(organisations::create, organisations::list))
         .routes(routes!(organisations::read, organisations::delete))
         .routes(routes!(organisations::set_quota))
+        .routes(routes!(orphans::list))
+        .routes(routes!(orphans::adopt))
+        .routes(routes!(orphans::remove))
         .routes(routes!(usage::report))
         .routes(routes!(audit::list))
         .routes(routes!(events::list))

@@ -18,10 +18,10 @@ use cove_engine::SandboxId;
 use cove_engine::spec::{Limits, Network, Spec};
 use cove_engine::state::{Ended, Usage};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use self::guest::FakeGuest;
-use super::{Capabilities, Departure, Isolation, Provider, ProviderError, Seen, Sighting};
+use super::{Aside, Capabilities, Departure, Health, Isolation, Provider, ProviderError, Seen, Sighting};
 use crate::guest::Guest;
 
 pub struct Fake {
@@ -30,9 +30,34 @@ pub struct Fake {
     departed: tokio::sync::Mutex<mpsc::UnboundedReceiver<Departure>>,
     trouble: Mutex<HashMap<&'static str, ProviderError>>,
     free_memory: Mutex<Option<u64>>,
+    storage: Mutex<Option<Health>>,
+    /// Calls of these names wait until they are let through.
+    held: Mutex<HashMap<&'static str, Held>>,
     /// Launches pass one by one; whoever holds it holds them all.
     gate: Arc<tokio::sync::Mutex<()>>,
     launching: AtomicUsize,
+}
+
+struct Held {
+    tell: oneshot::Sender<()>,
+    passed: oneshot::Receiver<()>,
+}
+
+/// A call that waits in the middle.
+pub struct Hold {
+    reached: oneshot::Receiver<()>,
+    pass: oneshot::Sender<()>,
+}
+
+impl Hold {
+    /// Returns when the call is there.
+    pub async fn reached(&mut self) {
+        let _told_or_gone = (&mut self.reached).await;
+    }
+
+    pub fn let_through(self) {
+        let _nobody_waits = self.pass.send(());
+    }
 }
 
 struct Entry {
@@ -40,6 +65,7 @@ struct Entry {
     guest: Arc<FakeGuest>,
     limits: Limits,
     processor_ns: u64,
+    aside: Option<Aside>,
 }
 
 impl Default for Fake {
@@ -51,6 +77,8 @@ impl Default for Fake {
             departed: tokio::sync::Mutex::new(departed),
             trouble: Mutex::default(),
             free_memory: Mutex::default(),
+            storage: Mutex::default(),
+            held: Mutex::default(),
             gate: Arc::default(),
             launching: AtomicUsize::new(0),
         }
@@ -93,6 +121,27 @@ impl Fake {
     /// What its machine shall have left.
     pub fn set_free_memory(&self, bytes: Option<u64>) {
         *self.free_memory.lock().expect("no panic while held") = bytes;
+    }
+
+    /// How its storage shall be.
+    pub fn set_storage(&self, health: Option<Health>) {
+        *self.storage.lock().expect("no panic while held") = health;
+    }
+
+    /// The next call of that name does its work and does not return before it is let through.
+    pub fn hold_next(&self, call: &'static str) -> Hold {
+        let (tell, reached) = oneshot::channel();
+        let (pass, passed) = oneshot::channel();
+        self.held.lock().expect("no panic while held").insert(call, Held { tell, passed });
+        Hold { reached, pass }
+    }
+
+    async fn pass(&self, call: &'static str) {
+        let held = self.held.lock().expect("no panic while held").remove(call);
+        if let Some(held) = held {
+            let _nobody_waits = held.tell.send(());
+            let _dropped_lets_through = held.passed.await;
+        }
     }
 
     /// No launch ends before this is dropped. Not while one is under way.
@@ -142,15 +191,19 @@ impl Provider for Fake {
         drop(self.gate.lock().await);
         self.launching.fetch_sub(1, Ordering::Relaxed);
         self.trouble("launch")?;
-        let mut sandboxes = self.sandboxes.lock().expect("no panic while held");
-        let entry = sandboxes.entry(spec.id.clone()).or_insert_with(|| Entry {
-            state: Seen::Running,
-            guest: FakeGuest::new(spec),
-            limits: spec.limits,
-            processor_ns: 0,
-        });
-        entry.state = Seen::Running;
-        entry.limits = spec.limits;
+        {
+            let mut sandboxes = self.sandboxes.lock().expect("no panic while held");
+            let entry = sandboxes.entry(spec.id.clone()).or_insert_with(|| Entry {
+                state: Seen::Running,
+                guest: FakeGuest::new(spec),
+                limits: spec.limits,
+                aside: None,
+                processor_ns: 0,
+            });
+            entry.state = Seen::Running;
+            entry.limits = spec.limits;
+        }
+        self.pass("launch").await;
         Ok(())
     }
 
@@ -159,17 +212,23 @@ impl Provider for Fake {
         self.with(id, |entry| {
             entry.state = Seen::Stopped;
             entry.guest.end_processes();
-        })
+        })?;
+        self.pass("stop").await;
+        Ok(())
     }
 
     async fn pause(&self, id: &SandboxId) -> Result<(), ProviderError> {
         self.trouble("pause")?;
-        self.with(id, |entry| entry.state = Seen::Paused)
+        self.with(id, |entry| entry.state = Seen::Paused)?;
+        self.pass("pause").await;
+        Ok(())
     }
 
     async fn resume(&self, id: &SandboxId) -> Result<(), ProviderError> {
         self.trouble("resume")?;
-        self.with(id, |entry| entry.state = Seen::Running)
+        self.with(id, |entry| entry.state = Seen::Running)?;
+        self.pass("resume").await;
+        Ok(())
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<(), ProviderError> {
@@ -177,6 +236,7 @@ impl Provider for Fake {
         if let Some(entry) = self.sandboxes.lock().expect("no panic while held").remove(id) {
             entry.guest.end_processes();
         }
+        self.pass("destroy").await;
         Ok(())
     }
 
@@ -207,7 +267,33 @@ impl Provider for Fake {
     async fn sightings(&self) -> Result<Vec<Sighting>, ProviderError> {
         self.trouble("sightings")?;
         let sandboxes = self.sandboxes.lock().expect("no panic while held");
-        Ok(sandboxes.iter().map(|(id, entry)| Sighting { id: id.clone(), state: entry.state, ended: None }).collect())
+        let sighting = |(id, entry): (&SandboxId, &Entry)| Sighting {
+            id: id.clone(),
+            state: entry.state,
+            ended: None,
+            aside: entry.aside.clone(),
+        };
+        Ok(sandboxes.iter().map(sighting).collect())
+    }
+
+    async fn keep_aside(&self, id: &SandboxId, aside: &Aside) -> Result<(), ProviderError> {
+        self.with(id, |entry| {
+            entry.state = Seen::Stopped;
+            entry.guest.end_processes();
+            entry.aside = Some(aside.clone());
+        })
+    }
+
+    async fn take_back(&self, id: &SandboxId) -> Result<(), ProviderError> {
+        self.with(id, |entry| entry.aside = None)
+    }
+
+    async fn is_blank(&self, id: &SandboxId) -> Result<bool, ProviderError> {
+        self.with(id, |entry| entry.guest.bytes_in_files() == 0)
+    }
+
+    fn storage(&self) -> Option<Health> {
+        self.storage.lock().expect("no panic while held").clone()
     }
 
     async fn sweep(&self, keep: std::collections::HashSet<SandboxId>) -> Result<usize, ProviderError> {
@@ -243,8 +329,9 @@ impl Provider for Fake {
         from.read_to_end(&mut files).await.map_err(|error| ProviderError::Failed(error.to_string()))?;
         let guest = FakeGuest::new(spec);
         guest.load_files(&files).map_err(ProviderError::Failed)?;
-        let entry = Entry { state: Seen::Stopped, guest, limits: spec.limits, processor_ns: 0 };
+        let entry = Entry { state: Seen::Stopped, guest, limits: spec.limits, aside: None, processor_ns: 0 };
         self.sandboxes.lock().expect("no panic while held").insert(spec.id.clone(), entry);
+        self.pass("import").await;
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use sqlx::Row;
 
 use super::COLUMNS;
 use crate::Error;
-use crate::sandbox::{Filter, Listed, Order, Page, Sandbox};
+use crate::sandbox::{Filter, Listed, Order, Page, Sandbox, State};
 use crate::store::Store;
 use crate::store::sql::Sql;
 
@@ -67,6 +67,16 @@ impl Store {
     /// Everything that is not gone on one server, for reconcile and the ledger.
     pub async fn sandboxes_of_server(&self, server: &str) -> Result<Vec<Sandbox>, Error> {
         let mut sql = Sql::new(format!("SELECT {COLUMNS} FROM sandboxes WHERE state <> 'destroyed' AND server = "));
+        sql.bind(server);
+        self.fetch(sql).await
+    }
+
+    /// Those of one server that are on the way from one lasting state to another.
+    pub async fn sandboxes_in_transition(&self, server: &str) -> Result<Vec<Sandbox>, Error> {
+        let states: Vec<String> =
+            State::ALL.into_iter().filter(|state| state.is_in_transition()).map(|state| format!("'{state}'")).collect();
+        let states = states.join(", ");
+        let mut sql = Sql::new(format!("SELECT {COLUMNS} FROM sandboxes WHERE state IN ({states}) AND server = "));
         sql.bind(server);
         self.fetch(sql).await
     }

@@ -1,5 +1,7 @@
 //! One client: sandboxes of its own, operations one after another, and a memory of what it was told.
 
+use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use cove_testkit::Random;
@@ -17,11 +19,29 @@ const MOST: usize = 3;
 pub const LINES: usize = 300;
 
 /// What the rounds and the clients tell each other.
-pub struct Line<'a> {
+#[derive(Default)]
+pub struct Line {
     /// Operations so far.
-    pub begun: &'a AtomicUsize,
-    /// From now on an answer may fail to come.
-    pub killing: &'a AtomicBool,
+    pub begun: AtomicUsize,
+    /// From now on an answer may fail to come, and one that comes is too late to count.
+    pub killing: AtomicBool,
+}
+
+impl Line {
+    /// A new round.
+    pub fn begin(&self) {
+        self.begun.store(0, Ordering::SeqCst);
+        self.killing.store(false, Ordering::SeqCst);
+    }
+}
+
+/// What ends a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blow {
+    /// The server is killed. Sandboxes live on, and what they wrote is there.
+    Kill,
+    /// The power goes: processes end, and what was not synced may be lost.
+    Power,
 }
 
 /// The server went away before it answered.
@@ -31,6 +51,8 @@ pub struct Cut;
 pub struct Client {
     name: String,
     api: Api,
+    line: Arc<Line>,
+    blow: Blow,
     random: Random,
     sandboxes: Vec<Facts>,
     /// The key of a creation that was not answered.
@@ -43,10 +65,12 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(number: u64, api: Api, random: Random) -> Client {
+    pub fn new(number: u64, api: Api, line: Arc<Line>, blow: Blow, random: Random) -> Client {
         Client {
             name: format!("client{number}"),
             api,
+            line,
+            blow,
             random,
             sandboxes: Vec::new(),
             unanswered: None,
@@ -63,20 +87,27 @@ impl Client {
     }
 
     /// One operation after another until the server is gone.
-    pub fn work(&mut self, line: &Line<'_>) {
-        while self.operate(line).is_ok() {}
-        assert!(line.killing.load(Ordering::SeqCst), "{}: the connection was cut while the server lived", self.name);
+    pub fn work(&mut self) {
+        while self.operate().is_ok() {}
+        let expected = self.line.killing.load(Ordering::SeqCst);
+        assert!(expected, "{}: the connection was cut while the server lived", self.name);
     }
 
-    fn operate(&mut self, line: &Line<'_>) -> Result<(), Cut> {
-        line.begun.fetch_add(1, Ordering::SeqCst);
+    /// An answer that came before the blow.
+    fn in_time<T>(&self, answer: io::Result<T>) -> Result<T, Cut> {
+        let answer = answer.map_err(|_| Cut)?;
+        if self.line.killing.load(Ordering::SeqCst) { Err(Cut) } else { Ok(answer) }
+    }
+
+    fn operate(&mut self) -> Result<(), Cut> {
+        self.line.begun.fetch_add(1, Ordering::SeqCst);
         if self.sandboxes.len() < MOST && (self.sandboxes.is_empty() || self.random.one_in(4)) {
             return self.create();
         }
         let index = usize::try_from(self.random.below(self.sandboxes.len() as u64)).unwrap_or(0);
         let Some(&state) = self.sandboxes[index].state.known() else { panic!("a state was left open") };
         let choices: &[&str] = match state {
-            "running" => &["write", "write", "write", "exec", "exec", "count", "session", "pause", "stop", "delete"],
+            "running" => &["write", "write", "sync", "exec", "exec", "count", "session", "pause", "stop", "delete"],
             "paused" => &["resume", "resume", "stop", "delete"],
             "stopped" => &["start", "start", "archive", "delete"],
             "archived" => &["start", "start", "delete"],
@@ -84,6 +115,7 @@ impl Client {
         };
         match *self.random.choose(choices).unwrap_or(&"write") {
             "write" => self.write(index),
+            "sync" => self.write_and_sync(index),
             "exec" => self.exec(index),
             "count" => self.count(index),
             "session" => self.session(index),
@@ -96,7 +128,7 @@ impl Client {
     }
 
     fn send(&self, method: &str, path: &str, body: Option<&Value>, wanted: u16) -> Result<Answer, Cut> {
-        let answer = self.api.json(method, path, &[], body).map_err(|_| Cut)?;
+        let answer = self.in_time(self.api.json(method, path, &[], body))?;
         assert_eq!(answer.status, wanted, "{}: {method} {path} {body:?}: {}", self.name, answer.text());
         Ok(answer)
     }
@@ -121,23 +153,38 @@ impl Client {
     fn ask_for(&self, key: &str) -> Result<Value, Cut> {
         let body = json!({"name": key, "limits": {"memory": 128 << 20}});
         let headers = [("idempotency-key", key)];
-        let answer = self.api.json("POST", "/api/sandboxes", &headers, Some(&body)).map_err(|_| Cut)?;
+        let answer = self.in_time(self.api.json("POST", "/api/sandboxes", &headers, Some(&body)))?;
         assert_eq!(answer.status, 201, "{}: create {key}: {}", self.name, answer.text());
         Ok(answer.json())
     }
 
     fn write(&mut self, index: usize) -> Result<(), Cut> {
+        self.write_some(index).map(|_| ())
+    }
+
+    /// What was synced inside outlives a power cut too.
+    fn write_and_sync(&mut self, index: usize) -> Result<(), Cut> {
+        let path = self.write_some(index)?;
+        let url = self.sandboxes[index].path("/exec");
+        let body = json!({"command": ["sync", path, "/home/user"]});
+        let synced = self.send("POST", &url, Some(&body), 200)?.json();
+        assert_eq!(synced["exit"]["status"], 0, "{}: sync {path}: {synced}", self.name);
+        self.sandboxes[index].is_synced(&path);
+        Ok(())
+    }
+
+    fn write_some(&mut self, index: usize) -> Result<String, Cut> {
         let path = format!("/home/user/file{}", self.random.below(3));
         let length = usize::try_from(self.random.below(60_000)).unwrap_or(0);
         let bytes = self.random.bytes(length);
         let facts = &mut self.sandboxes[index];
+        facts.synced.remove(&path);
         let url = facts.path(&format!("/files/content?path={path}"));
-        let contents = facts.files.entry(path).or_insert_with(|| Either::surely(None));
-        contents.or(Some(bytes.clone()));
-        let answer = self.api.send("PUT", &url, &[], Some(&bytes)).map_err(|_| Cut)?;
+        facts.files.entry(path.clone()).or_insert_with(|| Either::surely(None)).or(Some(bytes.clone()));
+        let answer = self.in_time(self.api.send("PUT", &url, &[], Some(&bytes)))?;
         assert_eq!(answer.status, 200, "{}: PUT {url}: {}", self.name, answer.text());
-        *contents = Either::surely(Some(bytes));
-        Ok(())
+        self.sandboxes[index].files.insert(path.clone(), Either::surely(Some(bytes)));
+        Ok(path)
     }
 
     fn exec(&mut self, index: usize) -> Result<(), Cut> {
@@ -208,6 +255,7 @@ impl Client {
         match (was, verb) {
             (_, "stop") => {
                 self.sandboxes[index].end_of_life();
+                self.sandboxes[index].all_is_synced();
                 Ok(())
             }
             ("stopped" | "archived", "start") => self.look_inside(index),
@@ -223,6 +271,13 @@ impl Client {
         Ok(())
     }
 
+    /// The power went: no process runs, and only what was synced is sure to be there.
+    pub fn lose_power(&mut self) {
+        for facts in &mut self.sandboxes {
+            facts.lose_power();
+        }
+    }
+
     /// After a restart: every fact, and what was left open is settled.
     pub fn look_for_everything(&mut self) {
         let looked = self.try_to_look();
@@ -233,9 +288,14 @@ impl Client {
         if let Some(key) = self.unanswered.take() {
             let found = self.ask_for(&key)?;
             let id = found["id"].as_str().expect("an id").to_owned();
-            assert_eq!(found["state"], "running", "{}: repeated creation: {found}", self.name);
+            // One whose answer the power took does not run any more.
+            let state = match (self.blow, found["state"].as_str()) {
+                (_, Some("running")) => "running",
+                (Blow::Power, Some("stopped")) => "stopped",
+                _ => panic!("{}: repeated creation: {found}", self.name),
+            };
             self.audited.push(("sandbox.create", id.clone()));
-            self.sandboxes.push(Facts::new(id, key));
+            self.sandboxes.push(Facts { state: Either::surely(state), ..Facts::new(id, key) });
         }
         for index in (0..self.sandboxes.len()).rev() {
             if !self.settle(index)? {
@@ -284,6 +344,10 @@ impl Client {
         for (path, contents) in &mut facts.files {
             let url = format!("/api/sandboxes/{}/files/content?path={path}", facts.id);
             let answer = api.send("GET", &url, &[], None).map_err(|_| Cut)?;
+            // Late answers count no more, whatever they say.
+            if self.line.killing.load(Ordering::SeqCst) {
+                return Err(Cut);
+            }
             let found = (answer.status != 404).then_some(answer.body);
             assert!(contents.0.contains(&found), "{}: {path} of {} has other bytes", self.name, facts.id);
             *contents = Either::surely(found);

@@ -1,6 +1,6 @@
 //! What one sandbox must be like, by all that was asked and answered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A thing that may be one of several: what it was, and what it was asked to become when the server died.
 #[derive(Debug, Clone)]
@@ -33,6 +33,8 @@ pub struct Facts {
     pub state: Either<&'static str>,
     /// Contents by path; `None` is no file.
     pub files: BTreeMap<String, Either<Option<Vec<u8>>>>,
+    /// Those of them that a power cut cannot take: synced, and not written since.
+    pub synced: BTreeSet<String>,
     /// Acknowledged exits of this life, by the process's tag.
     pub exits: BTreeMap<String, i64>,
     /// A command that goes on, by its tag; whether its start was acknowledged.
@@ -48,6 +50,7 @@ impl Facts {
             key,
             state: Either::surely("running"),
             files: BTreeMap::new(),
+            synced: BTreeSet::new(),
             exits: BTreeMap::new(),
             counting: None,
             session: None,
@@ -58,6 +61,26 @@ impl Facts {
     pub fn end_of_life(&mut self) {
         self.exits.clear();
         self.counting = None;
+    }
+
+    pub fn is_synced(&mut self, path: &str) {
+        self.synced.insert(path.to_owned());
+    }
+
+    /// A stop brings everything to the disk.
+    pub fn all_is_synced(&mut self) {
+        self.synced = self.files.keys().cloned().collect();
+    }
+
+    /// No process outlives it, and of files only those that were synced.
+    pub fn lose_power(&mut self) {
+        let after = |state: &&'static str| if matches!(*state, "running" | "paused") { "stopped" } else { *state };
+        let states: BTreeSet<&'static str> = self.state.0.iter().map(after).collect();
+        self.state = Either(states.into_iter().collect());
+        self.end_of_life();
+        let synced = std::mem::take(&mut self.synced);
+        self.files.retain(|path, contents| synced.contains(path) && contents.known().is_some());
+        self.synced = self.files.keys().cloned().collect();
     }
 
     pub fn path(&self, rest: &str) -> String {

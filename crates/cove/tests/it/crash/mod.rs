@@ -8,14 +8,17 @@
 //! ```
 //!
 //! What was acknowledged must be so. What was asked and not answered may be so or not, but nothing in between.
-//! It holds for both stores. `COVE_SEED` repeats a run's choices, `COVE_LONG` makes it 200 rounds on each.
+//! It holds for both stores. `COVE_SEED` repeats a run's choices, `COVE_LONG` makes it 500 rounds on each. [`power`] does the
+//! same with the power of the machine.
 
 mod client;
 mod facts;
 mod follow;
+mod power;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use cove_testkit::guests::{guests, spawners};
@@ -23,7 +26,7 @@ use cove_testkit::postgres::Postgres;
 use cove_testkit::wait::{LIMIT, until};
 use cove_testkit::{Random, TestServer};
 
-use client::{Client, Line};
+use client::{Blow, Client, Line};
 
 const CLIENTS: u64 = 5;
 
@@ -43,29 +46,29 @@ fn killed_at_random_moments_the_server_loses_nothing_on_postgresql() {
 
 fn kill_again_and_again(store: &str, mut server: TestServer) {
     let seed = Random::seed();
-    let rounds = if std::env::var_os("COVE_LONG").is_some() { 200 } else { 10 };
+    let rounds = if std::env::var_os("COVE_LONG").is_some() { 500 } else { 10 };
     println!("COVE_SEED={seed}, {rounds} rounds on {store}");
     let begun_at = Instant::now();
     let mut random = Random::new(seed);
-    let mut clients: Vec<Client> =
-        (0..CLIENTS).map(|number| Client::new(number, server.api(), Random::new(random.number()))).collect();
+    let line = Arc::new(Line::default());
+    let mut clients = clients(&server, &line, Blow::Kill, &mut random);
     let mut told = 0;
     for round in 1..=rounds {
-        let begun = AtomicUsize::new(0);
-        let killing = AtomicBool::new(false);
-        let line = Line { begun: &begun, killing: &killing };
+        line.begin();
         let old_spawners = spawners(server.pid());
         std::thread::scope(|scope| {
-            let working: Vec<_> = clients.iter_mut().map(|client| scope.spawn(|| client.work(&line))).collect();
+            let working: Vec<_> = clients.iter_mut().map(|client| scope.spawn(|| client.work())).collect();
             let operations = 10 + usize::try_from(random.below(40)).unwrap_or(0);
             until("the load to go on", LIMIT, || {
-                begun.load(Ordering::SeqCst) >= operations || working.iter().any(|client| client.is_finished())
+                line.begun.load(Ordering::SeqCst) >= operations || working.iter().any(|client| client.is_finished())
             });
             // Any moment of an operation, not its beginning alone.
             std::thread::sleep(Duration::from_micros(random.below(30_000)));
-            killing.store(true, Ordering::SeqCst);
+            line.killing.store(true, Ordering::SeqCst);
             server.kill();
         });
+        told += line.begun.load(Ordering::SeqCst);
+        line.killing.store(false, Ordering::SeqCst);
         until("the spawners to end with their server", LIMIT, || {
             old_spawners.iter().all(|&pid| !std::path::Path::new(&format!("/proc/{pid}/exe")).exists())
         });
@@ -79,7 +82,6 @@ fn kill_again_and_again(store: &str, mut server: TestServer) {
                 scope.spawn(|| client.look_for_everything());
             }
         });
-        told += begun.load(Ordering::SeqCst);
         compare_with_the_kernel(&server, &clients, round);
     }
     std::thread::scope(|scope| {
@@ -91,6 +93,11 @@ fn kill_again_and_again(store: &str, mut server: TestServer) {
     let seconds = begun_at.elapsed().as_secs();
     println!("{store}: {rounds} kills under {told} operations, {facts} facts found again, in {seconds} s");
     assert!(facts > 20 * rounds, "only {facts} facts were looked for: the load did not do its work");
+}
+
+fn clients(server: &TestServer, line: &Arc<Line>, blow: Blow, random: &mut Random) -> Vec<Client> {
+    let client = |number| Client::new(number, server.api(), Arc::clone(line), blow, Random::new(random.number()));
+    (0..CLIENTS).map(client).collect()
 }
 
 /// What the server lists is what clients know, and what runs in the kernel is what the server says.

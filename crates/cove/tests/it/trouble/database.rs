@@ -1,0 +1,58 @@
+//! PostgreSQL goes away under load: killed, frozen, stopped. It comes back, and the server with it.
+
+use std::time::Duration;
+
+use cove_testkit::postgres::Postgres;
+use cove_testkit::wait::until;
+use cove_testkit::{Random, TestServer};
+
+use super::{RECOVERY, health, look_for_everything, make_clients, rounds, under_load, until_unwell};
+
+/// Of a database that does not answer nobody waits longer.
+const ANSWERS: Duration = Duration::from_secs(12);
+
+#[test]
+fn a_database_that_is_killed_frozen_and_stopped_under_load_loses_nothing_and_the_server_recovers() {
+    let Some(mut database) = Postgres::start() else {
+        eprintln!("skipped: PostgreSQL is not installed");
+        return;
+    };
+    let seed = Random::seed();
+    println!("COVE_SEED={seed}");
+    let mut random = Random::new(seed);
+    let server = TestServer::start_in(&[], &[("DATABASE_URL", database.url())]);
+    let mut clients = make_clients(&server, &mut random, ANSWERS);
+    under_load(&server, &mut clients, || {
+        until("some facts", RECOVERY, || {
+            let page = server.request("GET", "/api/sandboxes?limit=100", None).expect_status(200).json();
+            page["items"].as_array().is_some_and(|items| items.len() >= 4)
+        });
+    });
+    let mut facts = 0;
+    for _ in 0..rounds(10) {
+        for how in ["kill", "freeze", "stop"] {
+            let before: usize = clients.iter().map(|client| client.no).sum();
+            under_load(&server, &mut clients, || {
+                std::thread::sleep(Duration::from_millis(random.below(500)));
+                match how {
+                    "kill" => database.kill(),
+                    "freeze" => database.freeze(),
+                    _ => database.stop(),
+                }
+                until_unwell(&server, "database");
+                std::thread::sleep(Duration::from_millis(random.below(1000)));
+                if how == "freeze" {
+                    database.thaw()
+                } else {
+                    database.launch()
+                }
+                until("the server to be well", RECOVERY, || health(&server).0 == 200);
+            });
+            let refused: usize = clients.iter().map(|client| client.no).sum();
+            assert!(refused > before, "nobody noticed that the database was gone ({how})");
+            facts += look_for_everything(&mut clients);
+        }
+    }
+    println!("{facts} facts found again");
+    drop(server);
+}
