@@ -384,7 +384,8 @@ fn copies_that_share_their_blocks_are_in_an_archive_once_and_share_again() {
     let limits = Limits { disk: Some(200 << 20), ..UNLIMITED };
     let upper = directories(store.create(&id('a'), Storage::Disk, &limits).unwrap());
     let first = upper.root_upper.join("first");
-    let bytes: Vec<u8> = (0..40_u32 << 18).flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    let bytes: Vec<u8> =
+        (0..40_u32 << 18).flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
     fs::write(&first, &bytes).unwrap();
     for number in 0..8 {
         let copy = File::create(upper.root_upper.join(format!("copy{number}"))).unwrap();

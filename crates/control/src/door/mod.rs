@@ -1,8 +1,22 @@
-//! The API dialects on one port, each below its prefix. A door translates and decides nothing.
+//! The API dialects on one port. A door translates and decides nothing.
+//!
+//! ```text
+//!   by name   {port}-{id}.{domain} · E2b-Sandbox-Id      a sandbox: E2B's daemons at 49983 and 49999, else its own port
+//!             api.{domain} · X-API-Key at the root       E2B's API
+//!   by path   /api       native
+//!             /e2b       E2B's API
+//!             /daytona   Daytona's API, toolbox and previews
+//!             / · /healthz · /metrics
+//! ```
+//!
+//! A name decides before any path does. Every route of every door is a row of a table with what it asks for ([`table`]);
+//! [`routes`] lists them all.
 
+mod credentials;
 pub mod daytona;
 pub mod e2b;
 pub(crate) mod entrance;
+mod link;
 pub mod native;
 mod observe;
 pub(crate) mod peer;
@@ -10,32 +24,78 @@ mod prometheus;
 mod relay;
 mod root;
 mod shield;
+pub mod table;
+pub mod walk;
 mod websocket;
 
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
 use axum::{Json, Router};
 
 use crate::App;
+use table::{Needs, Route, Table};
 
 /// Every door of the server.
 pub fn router(app: App) -> Router {
     let e2b = e2b::Door::new(app.clone());
     let director = peer::Director::new(app.clone());
-    Router::new()
-        .route("/", get(root::page))
-        .route("/healthz", get(health))
-        .route("/metrics", get(prometheus::metrics))
+    table()
+        .guarded(|_, handler| handler)
         .with_state(app.clone())
-        .nest("/daytona", daytona::router(app.clone()))
-        .nest("/api", native::router(app))
-        // A sandbox's host name decides before any path does.
-        .layer(axum::middleware::from_fn_with_state(e2b, e2b::intercept))
+        .nest("/api", native::router(app.clone()))
+        .nest("/e2b", e2b.api())
+        .nest("/daytona", daytona::router(app))
+        .layer(axum::middleware::from_fn_with_state(e2b, e2b::by_name))
         .layer(axum::middleware::from_fn(observe::observe))
         // Outermost: what another server must answer none of our doors can.
         .layer(axum::middleware::from_fn_with_state(director, peer::direct))
+}
+
+/// What belongs to no dialect, and to everybody.
+fn table() -> Table<App> {
+    Table::new().get("/", Needs::Nothing, root::page).get("/healthz", Needs::Nothing, health).get(
+        "/metrics",
+        Needs::Nothing,
+        prometheus::metrics,
+    )
+}
+
+/// How a request comes to a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum At {
+    /// Below this path.
+    Path(&'static str),
+    /// By a sandbox's name, at this port of it.
+    Port(u16),
+}
+
+/// Every route of every door, and the way to it: what [`router`] serves, as data.
+pub fn routes() -> Vec<(At, Route)> {
+    let tables = [
+        (At::Path(""), table().routes()),
+        (At::Path("/api"), native::routes()),
+        (At::Path("/e2b"), e2b::api::table().routes()),
+        (At::Port(e2b::envd::PORT), e2b::envd::table().routes()),
+        (At::Port(e2b::code_interpreter::PORT), e2b::code_interpreter::table().routes()),
+        (At::Path("/daytona/api"), daytona::api_routes()),
+        (At::Path("/daytona/toolbox/{id}"), daytona::toolbox_routes()),
+        (At::Path("/daytona/preview"), daytona::preview_routes()),
+    ];
+    tables.into_iter().flat_map(|(at, rows)| rows.into_iter().map(move |row| (at, row))).collect()
+}
+
+/// Which sandbox a request is about: asks the door that it is for.
+fn subject(app: &App, method: &Method, uri: &Uri, headers: &HeaderMap) -> peer::Subject {
+    let below = |prefix: &str| uri.path().strip_prefix(prefix).filter(|rest| rest.is_empty() || rest.starts_with('/'));
+    if let Some(subject) = e2b::subject(app, method, uri, headers) {
+        return subject;
+    }
+    match (below("/api"), below("/daytona")) {
+        (Some(path), _) => native::subject(method, path),
+        (None, Some(path)) => daytona::subject(path),
+        (None, None) => peer::Subject::Nothing,
+    }
 }
 
 /// 200 when the server is ready for all that may be asked of it, 503 with the reason when it is not. In detail for those who

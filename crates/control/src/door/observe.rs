@@ -69,8 +69,8 @@ pub async fn observe(mut request: Request, next: Next) -> Response {
     request.headers_mut().insert(ID, id.clone());
     let told = id.to_str().unwrap_or_default().to_owned();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let span = span(&request, route.as_deref(), &told);
+    let (method, path) = (request.method().clone(), shown(request.uri().path()));
+    let span = span(&request, &path, route.as_deref(), &told);
     let mut response = next.run(request).instrument(span.clone()).await;
     let status = response.status();
     span.record("http.response.status_code", status.as_u16());
@@ -90,7 +90,7 @@ pub async fn observe(mut request: Request, next: Next) -> Response {
     response
 }
 
-fn span(request: &Request, route: Option<&str>, id: &str) -> tracing::Span {
+fn span(request: &Request, path: &str, route: Option<&str>, id: &str) -> tracing::Span {
     let span = tracing::info_span!(
         target: "cove::trace",
         "request",
@@ -100,7 +100,7 @@ fn span(request: &Request, route: Option<&str>, id: &str) -> tracing::Span {
         traceparent = request.headers().get("traceparent").and_then(|value| value.to_str().ok()),
         http.request.method = request.method().as_str(),
         http.route = route,
-        url.path = request.uri().path(),
+        url.path = path,
         http.response.status_code = tracing::field::Empty,
         cove.request = id,
     );
@@ -111,6 +111,23 @@ fn span(request: &Request, route: Option<&str>, id: &str) -> tracing::Span {
     span
 }
 
+/// The path without the tokens of links that stand in it (`/daytona/preview/{id}/{port}~{token}`, and the call that ends
+/// one); logs and traces are read by others than those who may use a link. Queries are never shown.
+fn shown(path: &str) -> String {
+    let mut before = "";
+    let parts = path.split('/').map(|part| {
+        let ends_a_link = std::mem::replace(&mut before, part) == "signed-preview-url";
+        let tilde = part.find('~').or_else(|| part.to_ascii_lowercase().find("%7e"));
+        match tilde {
+            _ if ends_a_link => "…",
+            Some(at) => return format!("{}~…", &part[..at]),
+            None => part,
+        }
+        .to_owned()
+    });
+    parts.collect::<Vec<_>>().join("/")
+}
+
 fn request_id(request: &Request) -> HeaderValue {
     let decent = |value: &&HeaderValue| {
         let text = value.as_bytes();
@@ -118,4 +135,24 @@ fn request_id(request: &Request) -> HeaderValue {
     };
     let own = request.headers().get(ID).filter(decent).cloned();
     own.unwrap_or_else(|| HeaderValue::from_str(&random::id("req")).expect("an id is letters and digits"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_token_of_a_link_is_not_shown() {
+        for (path, wanted) in [
+            ("/daytona/preview/abc/3000~secret/a/b", "/daytona/preview/abc/3000~…/a/b"),
+            ("/daytona/preview/abc/3000%7esecret", "/daytona/preview/abc/3000~…"),
+            (
+                "/daytona/api/sandbox/abc/ports/80/signed-preview-url/secret/expire",
+                "/daytona/api/sandbox/abc/ports/80/signed-preview-url/…/expire",
+            ),
+            ("/api/sandboxes/abc", "/api/sandboxes/abc"),
+        ] {
+            assert_eq!(shown(path), wanted);
+        }
+    }
 }

@@ -12,7 +12,7 @@
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use cove_engine::SandboxId;
@@ -21,7 +21,6 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
-use super::e2b::destination::{self, Destination, Names};
 use super::native::auth;
 use super::native::error::ApiError;
 use crate::door::entrance::SentOn;
@@ -70,9 +69,9 @@ impl Director {
     }
 }
 
-/// What a request is about, by its host name, headers and path.
+/// What a request is about, as the door that it is for says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Subject {
+pub enum Subject {
     Sandbox(SandboxId),
     /// By a name, which is its organisation's own.
     Named(String),
@@ -82,13 +81,26 @@ enum Subject {
     Nothing,
 }
 
+impl Subject {
+    /// By a word that is an id, or nothing of anybody's.
+    pub fn by_id(word: &str) -> Subject {
+        word.parse().map_or(Subject::Nothing, Subject::Sandbox)
+    }
+
+    /// By a word of a path that is an id or a name.
+    pub fn by_name(word: &str) -> Subject {
+        let word = percent_encoding::percent_decode_str(word).decode_utf8_lossy();
+        word.parse().map_or_else(|_| Subject::Named(word.into_owned()), Subject::Sandbox)
+    }
+}
+
 /// To be laid around all doors.
 pub async fn direct(State(director): State<Director>, request: Request, next: Next) -> Response {
     let app = &director.app;
     if !app.shares_its_store() || request.extensions().get::<SentOn>().is_some() {
         return next.run(request).await;
     }
-    let subject = subject(request.method(), request.uri(), request.headers(), names(app));
+    let subject = super::subject(app, request.method(), request.uri(), request.headers());
     let (subject, request) = match subject {
         Subject::Nothing => return next.run(request).await,
         // Held in memory: for those alone who have a key. To others the doors say no.
@@ -118,33 +130,6 @@ pub async fn direct(State(director): State<Director>, request: Request, next: Ne
             })
         }
         Ok(_) | Err(_) => next.run(request).await,
-    }
-}
-
-fn names(app: &App) -> Names<'_> {
-    Names { domain: &app.config().domain, public_url: app.config().public_url.as_deref() }
-}
-
-fn subject(method: &Method, uri: &Uri, headers: &HeaderMap, names: Names<'_>) -> Subject {
-    if let Destination::Sandbox { id, .. } = destination::of(method, uri, headers, names) {
-        return id.parse().map_or(Subject::Nothing, Subject::Sandbox);
-    }
-    let words: Vec<&str> = uri.path().split('/').filter(|word| !word.is_empty()).collect();
-    let by_name = |word: &str| by_name(&percent_encoding::percent_decode_str(word).decode_utf8_lossy());
-    match words.as_slice() {
-        ["api", "sandboxes", word, ..] => by_name(word),
-        ["daytona", "api", "sandbox", word, ..] => by_name(word),
-        ["daytona", "toolbox", word, ..] | ["daytona", "api", "toolbox", word, ..] => by_name(word),
-        ["api", "sessions", id, ..] | ["api", "files", id] | ["api", "e2b", "files", id] => {
-            Subject::Session((*id).to_owned())
-        }
-        ["api", "execute" | "files" | "sandboxes" | "sessions"] | ["api", "e2b", "execute" | "files"]
-            if method == Method::POST =>
-        {
-            Subject::InBody
-        }
-        // Ids are unlike any other word of a path.
-        words => words.iter().find_map(|word| word.parse().ok()).map_or(Subject::Nothing, Subject::Sandbox),
     }
 }
 
@@ -196,7 +181,7 @@ fn named(body: &[u8]) -> Subject {
         return Subject::Session(id);
     }
     if let Some(word) = named.sandbox_id {
-        return by_name(&word);
+        return word.parse().map_or_else(|_| Subject::Named(word), Subject::Sandbox);
     }
     // A session's sandbox stands one level deeper.
     let wanted = named.sandbox.map_or((named.name, named.if_exists), |sandbox| (sandbox.name, sandbox.if_exists));
@@ -204,10 +189,6 @@ fn named(body: &[u8]) -> Subject {
         (Some(name), Some(if_exists)) if if_exists != "refuse" => Subject::Named(name),
         _ => Subject::Nothing,
     }
-}
-
-fn by_name(word: &str) -> Subject {
-    word.parse().map_or_else(|_| Subject::Named(word.to_owned()), Subject::Sandbox)
 }
 
 /// What concerns one connection and must not travel on (RFC 9110, 7.6.1).
@@ -274,43 +255,4 @@ fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
     let asked = headers.get(header::CONNECTION)?.to_str().ok()?;
     let asked = asked.split(',').any(|word| word.trim().eq_ignore_ascii_case("upgrade"));
     asked.then(|| headers.get(header::UPGRADE).cloned()).flatten()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ID: &str = "abcdefghij0123456789";
-
-    fn ask(method: Method, path: &str, host: &str) -> Subject {
-        let headers = HeaderMap::from_iter([(header::HOST, host.parse().unwrap())]);
-        subject(&method, &path.parse().unwrap(), &headers, Names { domain: "localhost", public_url: None })
-    }
-
-    #[test]
-    fn every_door_names_its_sandbox() {
-        let id = Subject::Sandbox(ID.parse().unwrap());
-        for path in [
-            format!("/api/sandboxes/{ID}"),
-            format!("/api/sandboxes/{ID}/exec/stream"),
-            format!("/e2b/sandboxes/{ID}/pause"),
-            format!("/sandboxes/{ID}"),
-            format!("/daytona/api/sandbox/{ID}/start"),
-            format!("/daytona/toolbox/{ID}/process/execute"),
-        ] {
-            assert_eq!(ask(Method::POST, &path, "127.0.0.1:7070"), id, "{path}");
-        }
-        assert_eq!(ask(Method::GET, "/any/path", &format!("3000-{ID}.localhost:7070")), id);
-    }
-
-    #[test]
-    fn names_and_sessions_are_told_from_the_rest() {
-        let get = |path: &str| ask(Method::GET, path, "127.0.0.1:7070");
-        assert_eq!(get("/api/sandboxes/box/processes"), Subject::Named("box".into()));
-        assert_eq!(get("/api/sessions/session_1/journal"), Subject::Session("session_1".into()));
-        assert_eq!(ask(Method::POST, "/api/execute", "x"), Subject::InBody);
-        for path in ["/api/sandboxes", "/healthz", "/api/keys", "/e2b/v2/sandboxes", "/daytona/api/sandbox"] {
-            assert_eq!(get(path), Subject::Nothing, "{path}");
-        }
-    }
 }

@@ -1,8 +1,8 @@
 //! One request passed to a port inside a sandbox, and its answer back: every door's previews come through here.
 //!
 //! Bodies are streamed both ways and never held; WebSockets and other upgrades become a plain pipe. What concerns one
-//! connection stays on it (RFC 9110, 7.6.1). A door removes its own tokens first, and says afterwards in its own dialect
-//! what went wrong.
+//! connection stays on it (RFC 9110, 7.6.1). What is ours is taken off here, whichever door it came through
+//! (`credentials.rs`); a door says afterwards in its own dialect what went wrong.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,7 +15,10 @@ use axum::response::{IntoResponse, Response};
 use cove_protocol::FailureKind;
 use hyper_util::rt::TokioIo;
 
+use super::credentials;
+use crate::App;
 use crate::guest::{Guest, GuestError};
+use crate::sandbox::Sandbox;
 use crate::tls::Secure;
 
 /// How long a program inside may think before the first line of its answer.
@@ -63,8 +66,18 @@ impl From<Broken> for GuestError {
     }
 }
 
+/// Where a request goes: a port of a sandbox that it may reach.
+pub struct Inside<'a> {
+    pub app: &'a App,
+    pub sandbox: &'a Sandbox,
+    pub guest: &'a Guest,
+    pub port: u16,
+}
+
 /// Passes the request on. Its path is the program's own already.
-pub async fn to_port(guest: &Guest, port: u16, host: Host, mut request: Request) -> Result<Response, Broken> {
+pub async fn to_port(inside: Inside<'_>, host: Host, mut request: Request) -> Result<Response, Broken> {
+    let Inside { app, sandbox, guest, port } = inside;
+    credentials::take_off(app, sandbox, &mut request).await;
     let pipe = guest.dial(port).await.map_err(|error| match error {
         GuestError::Failed(failure) if failure.kind == FailureKind::Refused => Broken::Closed(port),
         error => Broken::Guest(error),

@@ -198,6 +198,16 @@ impl App {
         }
     }
 
+    /// Whether a secret is, or was, a key of anybody's here. A store that does not answer makes it one.
+    pub(crate) async fn is_a_key(&self, secret: &str) -> bool {
+        if secret.is_empty() || secret.len() > 256 {
+            return false;
+        }
+        let hash = hash(secret);
+        let known = self.key_cache().get(&hash, self.now()).is_some();
+        known || !matches!(self.store().key_by_hash(&hash).await, Ok(None))
+    }
+
     async fn key_of(&self, hash: &str, generation: u64) -> Result<Option<Key>, Error> {
         let now = self.now();
         if let Some(key) = self.key_cache().get(hash, now) {

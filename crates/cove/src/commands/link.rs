@@ -15,7 +15,8 @@ use crate::render::{moment, print, print_json, say, word};
 
 /// Make a link to a port of a sandbox, for a browser
 ///
-/// The link carries a token of its own and needs no API key.
+/// The link carries a token of its own and needs no API key. A browser keeps it as a cookie for that sandbox alone, so that
+/// styles, images and WebSockets of the page load too.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -56,7 +57,44 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
         print_json(&link)?;
         return Ok(0);
     }
-    print(word(&link, "url"))?;
+    let (by_path, by_name) = (word(&link, "url"), word(&link, "host_url"));
+    let leads_here = is_reachable(by_name, by_path);
+    print(if leads_here { by_name } else { by_path })?;
     say(&format!("hint: it opens port {port} until {}", moment(&link, "expires_at")));
+    if !leads_here {
+        say(
+            "hint: pages with absolute links need a host name: set `domain` on the server to one whose subdomains lead to it",
+        );
+    }
     Ok(0)
+}
+
+/// Whether the host name of a link leads to the server from here: names below `localhost` lead to this machine alone.
+fn is_reachable(by_name: &str, by_path: &str) -> bool {
+    let host = |url: &str| reqwest::Url::parse(url).ok().and_then(|url| url.host_str().map(ToOwned::to_owned));
+    let is_local = |host: &str| {
+        let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+        host == "localhost" || host.ends_with(".localhost") || address.is_ok_and(|address| address.is_loopback())
+    };
+    match (host(by_name), host(by_path)) {
+        (Some(name), Some(path)) => !is_local(&name) || is_local(&path),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_below_localhost_is_for_those_who_are_on_the_servers_machine() {
+        for (by_name, by_path, wanted) in [
+            ("http://80-x.localhost:7070/", "http://127.0.0.1:7070/a", true),
+            ("http://80-x.localhost:7070/", "http://[::1]:7070/a", true),
+            ("http://80-x.localhost:7070/", "http://10.0.0.7:7070/a", false),
+            ("https://80-x.sbx.example/", "http://10.0.0.7:7070/a", true),
+        ] {
+            assert_eq!(is_reachable(by_name, by_path), wanted, "{by_name} {by_path}");
+        }
+    }
 }

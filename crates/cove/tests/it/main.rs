@@ -3,6 +3,7 @@
 mod archive;
 mod bad_input;
 mod bench;
+mod browser;
 mod capacity;
 mod config;
 mod cp;

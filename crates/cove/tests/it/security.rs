@@ -1,5 +1,5 @@
 //! The wall, tried from inside: one test per probe, each in sandboxes of its own, as the ordinary user and as root, with
-//! and without a network. The probes are those of `cove redteam`.
+//! and without a network; and the doors of a server, tried from outside, all in one. The probes are those of `cove redteam`.
 
 use std::time::Duration;
 
@@ -33,6 +33,21 @@ fn held(name: &str) {
     let finding = &told[0];
     assert_eq!(finding["name"], name);
     assert_ne!(finding["verdict"], "not held", "{}", finding["detail"]);
+}
+
+#[test]
+fn nobody_gets_in_at_the_doors_of_a_server() {
+    let place = TestDirectory::new();
+    let finished = place.cove(["redteam", "--json", "doors"]).within(Duration::from_secs(240)).finish();
+    let told: Vec<Value> = serde_json::from_str(&finished.stdout)
+        .unwrap_or_else(|error| panic!("{error}\n{}\n{}", finished.stdout, finished.stderr));
+    let lost: Vec<_> = told.iter().filter(|finding| finding["verdict"] == "not held").collect();
+    assert!(lost.is_empty(), "{lost:#?}");
+    let held = told.iter().filter(|finding| finding["verdict"] == "held").count();
+    assert!(held + cove_probe::all().count() >= 150, "{held} held");
+    let names: std::collections::HashSet<_> = told.iter().map(|finding| finding["name"].to_string()).collect();
+    assert_eq!(names.len(), told.len(), "each probe has a name of its own");
+    assert_eq!(finished.code, 0);
 }
 
 probes! {

@@ -2,9 +2,10 @@
 //! signed for one file.
 
 use axum::Router;
-use axum::extract::{FromRequestParts, Request};
+use axum::extract::{FromRequestParts, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
+use axum::middleware::Next;
 use axum::response::Response;
 use tower::ServiceExt as _;
 
@@ -13,6 +14,7 @@ use super::problem::{Answer, Problem, Speaker};
 use super::query::Pairs;
 use super::token::Memory;
 use super::toolbox::Machine;
+use crate::door::table::Needs;
 use crate::guest::Guest;
 use crate::sandbox::Sandbox;
 use crate::sandbox::state::Denied;
@@ -30,19 +32,46 @@ pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())
 }
 
-/// A caller whose key was checked and counted, for the control plane's handlers. An organisation header is ignored: the key says
-/// whose it is, and one SDK call puts something else there.
+/// A caller whose key the guard has checked and counted. An organisation header is ignored: the key says whose it is, and
+/// one SDK call puts something else there.
 pub struct Authenticated(pub Caller);
 
 impl FromRequestParts<Door> for Authenticated {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, door: &Door) -> Result<Self, Problem> {
-        let key = bearer(&parts.headers).ok_or_else(unauthorised)?;
-        let caller = door.app.authenticate(key).await?;
-        door.app.admit(&caller).await?;
-        Ok(Authenticated(caller))
+    async fn from_request_parts(parts: &mut Parts, _: &Door) -> Result<Self, Problem> {
+        let caller = parts.extensions.get::<Caller>().cloned();
+        Ok(Authenticated(caller.ok_or_else(|| Error::internal("a route without its guard"))?))
     }
+}
+
+/// The guard of the control plane: the key that the route asks for.
+pub async fn keyed(State((door, needs)): State<(Door, Needs)>, mut request: Request, next: Next) -> Answer<Response> {
+    match needs {
+        Needs::Key(scope) => {
+            let caller = by_key(&door, request.headers(), scope).await?.ok_or_else(unauthorised)?;
+            request.extensions_mut().insert(caller);
+        }
+        Needs::Nothing | Needs::KeyOnSocket => {}
+        // No row of the control plane asks for these.
+        Needs::Toolbox(_)
+        | Needs::ToolboxFile(_)
+        | Needs::Life
+        | Needs::Access
+        | Needs::AccessOrSignature
+        | Needs::AccessOrTraffic
+        | Needs::Port => return Err(unauthorised()),
+    }
+    Ok(next.run(request).await)
+}
+
+/// The caller behind a request's key, if it has one.
+async fn by_key(door: &Door, headers: &HeaderMap, scope: Scope) -> Answer<Option<Caller>> {
+    let Some(key) = bearer(headers) else { return Ok(None) };
+    let caller = door.app.authenticate(key).await?;
+    door.app.admit(&caller).await?;
+    caller.require(scope)?;
+    Ok(Some(caller))
 }
 
 pub fn unauthorised() -> Problem {
@@ -106,59 +135,88 @@ fn split(uri: &Uri) -> Option<(String, Uri)> {
     Some((sandbox.to_owned(), format!("/{rest}{query}").parse().ok()?))
 }
 
-pub async fn toolbox(door: Door, toolbox: Router, mut request: Request) -> Answer<Response> {
+/// The sandbox that a toolbox call names, still to be found.
+#[derive(Clone)]
+struct Named(String);
+
+/// A toolbox call on its way to its route.
+pub async fn toolbox(toolbox: Router, mut request: Request) -> Answer<Response> {
     let Some((id, uri)) = split(request.uri()) else {
         return Err(Problem::api(StatusCode::NOT_FOUND, "NOT_FOUND", "a toolbox call names a sandbox and a path"));
     };
     *request.uri_mut() = uri;
+    request.extensions_mut().insert(Named(id));
+    Ok(toolbox.oneshot(request).await.unwrap_or_else(|never| match never {}))
+}
+
+/// The guard of the toolbox: lets in what the route asks for, and wakes the sandbox only then.
+pub async fn into_toolbox(
+    State((door, needs)): State<(Door, Needs)>,
+    mut request: Request,
+    next: Next,
+) -> Answer<Response> {
+    let Some(Named(id)) = request.extensions_mut().remove::<Named>() else {
+        return Err(Error::internal("a toolbox call that names no sandbox").into());
+    };
     let (parts, body) = request.into_parts();
-    let (sandbox, guest) = admit(&door, &id, &parts).await?;
+    let pairs = Pairs::parse(parts.uri.query().unwrap_or_default());
+    // The file that a link may be signed for, read once: what is checked is what is used.
+    let file = match needs {
+        Needs::ToolboxFile(_) => Some(FilePath(pairs.sole("path")?.unwrap_or_default().to_owned())),
+        _ => None,
+    };
+    let sandbox = admit(&door, &id, needs, file.as_ref(), &parts, &pairs).await?;
+    let (sandbox, guest) = reach(&door, sandbox, &parts).await?;
     let mut request = Request::from_parts(parts, body);
     let cwd = sandbox.cwd.clone();
     let Door { app, desk } = door;
     request.extensions_mut().insert(Machine { id: sandbox.id.to_string(), guest, cwd, desk, app, sandbox });
-    Ok(toolbox.oneshot(request).await.unwrap_or_else(|never| match never {}))
+    if let Some(file) = file {
+        request.extensions_mut().insert(file);
+    }
+    Ok(next.run(request).await)
 }
 
-async fn admit(door: &Door, id: &str, request: &Parts) -> Answer<(Sandbox, Guest)> {
-    let pairs = Pairs::parse(request.uri.query().unwrap_or_default());
+/// The one file that a request is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilePath(pub String);
+
+async fn admit(
+    door: &Door,
+    id: &str,
+    needs: Needs,
+    file: Option<&FilePath>,
+    request: &Parts,
+    pairs: &Pairs,
+) -> Answer<Sandbox> {
+    let (Needs::Toolbox(scope) | Needs::ToolboxFile(scope)) = needs else { return Err(unauthorised()) };
     let app = &door.app;
-    if let Some(key) = bearer(&request.headers) {
-        let caller = app.authenticate(key).await?;
-        app.admit(&caller).await?;
+    if bearer(&request.headers).is_some() {
+        let caller = by_key(door, &request.headers, Scope::Read).await?.ok_or_else(unauthorised)?;
         let sandbox = app.sandbox(&caller, id).await?;
-        caller.require(needed(request))?;
-        return reach(door, sandbox, request).await;
+        caller.require(scope)?;
+        return Ok(sandbox);
     }
     // Not theirs and not there look the same to somebody without a key.
     let Ok(sandbox) = app.sandbox_any(id).await else { return Err(unauthorised()) };
-    let shown = request.headers.get(TOKEN_HEADER).and_then(|value| value.to_str().ok()).or(pairs.one(TOKEN_QUERY));
-    let by_token = shown.is_some_and(|shown| same(shown, &sandbox.access_token));
-    if by_token || signed_for(&sandbox, request, &pairs, app.now().as_second()) {
-        return reach(door, sandbox, request).await;
+    let in_query = pairs.sole(TOKEN_QUERY)?;
+    let shown = request.headers.get(TOKEN_HEADER).and_then(|value| value.to_str().ok()).or(in_query);
+    if shown.is_some_and(|shown| same(shown, &sandbox.access_token)) {
+        return Ok(sandbox);
     }
-    Err(unauthorised())
-}
-
-/// What a key must be good for: an upgraded connection is a terminal or an interpreter, whatever its method.
-fn needed(request: &Parts) -> Scope {
-    let looks = matches!(request.method, Method::GET | Method::HEAD) && !request.headers.contains_key(header::UPGRADE);
-    if looks { Scope::Read } else { Scope::Write }
+    match file {
+        Some(file) if is_signed(&sandbox, request, file, pairs, app.now().as_second())? => Ok(sandbox),
+        _ => Err(unauthorised()),
+    }
 }
 
 /// Whether the URL itself is the right to this one file.
-fn signed_for(sandbox: &Sandbox, request: &Parts, pairs: &Pairs, now: i64) -> bool {
-    let method = match request.uri.path() {
-        "/files/download" => "GET",
-        "/files/upload-v2" | "/files/upload" => "POST",
-        _ => return false,
-    };
-    let (Some(path), Some(expires), Some(signature)) =
-        (pairs.one("path"), pairs.one("expires"), pairs.one("signature"))
-    else {
-        return false;
-    };
-    request.method == method && Memory::of(sandbox).opens_file(method, path, expires, signature, now)
+fn is_signed(sandbox: &Sandbox, request: &Parts, file: &FilePath, pairs: &Pairs, now: i64) -> Answer<bool> {
+    let (expires, signature) = (pairs.sole("expires")?, pairs.sole("signature")?);
+    let (Some(expires), Some(signature)) = (expires, signature) else { return Ok(false) };
+    // A look at a file's size is a look at the file.
+    let method = if request.method == Method::HEAD { "GET" } else { request.method.as_str() };
+    Ok(Memory::of(sandbox).opens_file(method, &file.0, expires, signature, now))
 }
 
 async fn reach(door: &Door, sandbox: Sandbox, request: &Parts) -> Answer<(Sandbox, Guest)> {

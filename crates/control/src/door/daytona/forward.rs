@@ -5,15 +5,14 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 
 use super::problem::{Answer, Problem, Speaker};
-use crate::door::relay::{self, Broken, Host};
+use crate::door::relay::{self, Broken, Host, Inside};
 use crate::door::shield;
-use crate::guest::Guest;
 
 /// `below` is the path that the application's own root has outside: its redirects are put there.
-pub async fn to_port(guest: &Guest, port: u16, below: &str, request: Request) -> Answer<Response> {
+pub async fn to_port(inside: Inside<'_>, below: &str, request: Request) -> Answer<Response> {
     // Development servers answer to this name and often to no other.
-    let host = Host::Named(format!("localhost:{port}"));
-    let mut answer = relay::to_port(guest, port, host, request).await.map_err(|broken| match broken {
+    let host = Host::Named(format!("localhost:{}", inside.port));
+    let mut answer = relay::to_port(inside, host, request).await.map_err(|broken| match broken {
         Broken::Guest(error) => error.into(),
         Broken::Closed(_) | Broken::BrokeOff { .. } => problem(StatusCode::BAD_GATEWAY, "BAD_GATEWAY", &broken),
         Broken::TooSlow(_) => problem(StatusCode::GATEWAY_TIMEOUT, "GATEWAY_TIMEOUT", &broken),

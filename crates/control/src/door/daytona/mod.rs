@@ -10,6 +10,8 @@
 //! Links are made from the address that the request came by ([`origin`]), so a client on another machine gets links
 //! that work there. What this server does not offer is answered with a sentence that says so, never with silence.
 //!
+//! What each route asks for stands with it in the tables; [`admit`] checks it on the route that matched.
+//!
 //! # Layout
 //! * [`view`]: a sandbox as this dialect shows it · [`problem`]: the error envelope · [`body`], [`query`], [`sdk`]:
 //!   clients as they really are · [`token`]: what opens one sandbox
@@ -31,10 +33,14 @@ mod view;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::middleware::from_fn;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::IntoResponse;
+use axum::routing::MethodRouter;
 
+use super::peer::Subject;
+use super::table::{Needs, Route};
 use crate::App;
+pub use token::sign_file;
 use toolbox::Desk;
 
 /// What every handler of the door holds.
@@ -44,35 +50,73 @@ pub struct Door {
     pub desk: Desk,
 }
 
+/// The control plane's routes and what each asks for.
+pub fn api_routes() -> Vec<Route> {
+    api::table().routes()
+}
+
+/// The toolbox's, below a sandbox's id.
+pub fn toolbox_routes() -> Vec<Route> {
+    toolbox::table().routes()
+}
+
+pub fn preview_routes() -> Vec<Route> {
+    preview::table().routes()
+}
+
 /// All of it, to be nested under `/daytona`.
 pub fn router(app: App) -> Router {
     let door = Door { app, desk: Desk::default() };
-    let toolbox: Router = toolbox::router().fallback(no_such_call);
-    let admitted = {
-        let door = door.clone();
-        tower::service_fn(move |request: Request| {
-            let (door, toolbox) = (door.clone(), toolbox.clone());
-            async move { Ok::<_, std::convert::Infallible>(admit::toolbox(door, toolbox, request).await.into_response()) }
-        })
+    let keyed = |needs: Needs, handler: MethodRouter<Door>| {
+        handler.route_layer(from_fn_with_state((door.clone(), needs), admit::keyed))
     };
-    let previewed = {
-        let door = door.clone();
-        tower::service_fn(move |request: Request| {
-            let door = door.clone();
-            async move { Ok::<_, std::convert::Infallible>(preview::serve(door, request).await.into_response()) }
-        })
+    let inside = |needs: Needs, handler: MethodRouter<()>| {
+        handler.route_layer(from_fn_with_state((door.clone(), needs), admit::into_toolbox))
     };
+    let toolbox = toolbox::limits(toolbox::table().guarded(inside)).fallback(no_such_call);
+    let named = tower::service_fn(move |request: Request| {
+        let toolbox = toolbox.clone();
+        async move { Ok::<_, std::convert::Infallible>(admit::toolbox(toolbox, request).await.into_response()) }
+    });
     Router::new()
-        .nest_service("/toolbox", admitted.clone())
+        .nest_service("/toolbox", named.clone())
         // Where SDKs before 0.128 look for it.
-        .nest_service("/api/toolbox", admitted)
-        .nest_service("/preview", previewed)
-        .nest("/api", api::router().fallback(no_such_call).with_state(door))
+        .nest_service("/api/toolbox", named)
+        // It checks the sandbox's own tokens itself.
+        .nest("/preview", preview::table().guarded(|_, handler| handler).with_state(door.clone()))
+        .nest("/api", api::table().guarded(keyed).fallback(no_such_call).with_state(door.clone()))
         .fallback(no_such_call)
         .layer(from_fn(problem::name_the_request))
+}
+
+/// Which sandbox a request is about, by its path below `/daytona`.
+pub fn subject(path: &str) -> Subject {
+    let words: Vec<&str> = path.split('/').filter(|word| !word.is_empty()).collect();
+    match words.as_slice() {
+        ["api", "sandbox", word, ..] | ["toolbox" | "preview", word, ..] | ["api", "toolbox", word, ..] => {
+            Subject::by_name(word)
+        }
+        _ => Subject::Nothing,
+    }
 }
 
 async fn no_such_call(request: Request) -> problem::Problem {
     let message = format!("{} {} is no call of this server's Daytona API", request.method(), request.uri().path());
     problem::Problem::api(axum::http::StatusCode::NOT_FOUND, "NOT_FOUND", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_names_its_sandbox() {
+        let id = "abcdefghij0123456789";
+        for path in ["/api/sandbox/ID/start", "/toolbox/ID/process/execute", "/api/toolbox/ID/files", "/preview/ID/80/"]
+        {
+            assert_eq!(subject(&path.replace("ID", id)), Subject::by_id(id), "{path}");
+        }
+        assert_eq!(subject("/api/sandbox/box"), Subject::Named("box".into()));
+        assert_eq!(subject("/api/sandbox"), Subject::Nothing);
+    }
 }

@@ -2,8 +2,8 @@
 //!
 //! By path, because a client only puts paths behind the link it was given, and a path works without any DNS.
 
-use axum::extract::Request;
-use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::Response;
 
 use super::admit::{TOKEN_HEADER, TOKEN_QUERY, bearer, not_running, unauthorised};
@@ -12,9 +12,20 @@ use super::query::Pairs;
 use super::token::Memory;
 use super::{Door, forward};
 use crate::clock::from_millisecond;
+use crate::door::relay::Inside;
+use crate::door::table::{Needs, Table};
 use crate::sandbox::Sandbox;
 use crate::secret::same;
 use crate::{Scope, right};
+
+/// Any method, and upgrades to WebSockets. The handler checks what the sandbox asks for at its ports.
+pub fn table() -> Table<Door> {
+    Table::new()
+        .any("/{sandbox}/{port}", Needs::Port, serve)
+        // As links end: a wildcard does not match nothing.
+        .any("/{sandbox}/{port}/", Needs::Port, serve)
+        .any("/{sandbox}/{port}/{*path}", Needs::Port, serve)
+}
 
 struct Target {
     sandbox: String,
@@ -30,19 +41,12 @@ fn split(uri: &Uri) -> Option<Target> {
         Some((port, token)) => (port, Some(token.to_owned())),
         None => (place, None),
     };
-    // Our own token is not the application's to see.
-    let kept: Vec<&str> = uri
-        .query()
-        .into_iter()
-        .flat_map(|query| query.split('&'))
-        .filter(|pair| !pair.starts_with(TOKEN_QUERY))
-        .collect();
-    let query = if kept.is_empty() { String::new() } else { format!("?{}", kept.join("&")) };
+    let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
     let uri = format!("/{}{query}", segments.next().unwrap_or_default()).parse().ok()?;
     Some(Target { sandbox, port: port.parse().ok().filter(|port| *port != 0)?, token, uri })
 }
 
-pub async fn serve(door: Door, mut request: Request) -> Answer<Response> {
+async fn serve(State(door): State<Door>, mut request: Request) -> Answer<Response> {
     let Some(target) = split(request.uri()) else {
         let message = "a preview is /daytona/preview/SANDBOX/PORT/…";
         return Err(Problem::api(StatusCode::NOT_FOUND, "NOT_FOUND", message));
@@ -53,10 +57,10 @@ pub async fn serve(door: Door, mut request: Request) -> Answer<Response> {
         Some(token) => format!("/daytona/preview/{}/{}~{token}", target.sandbox, target.port),
         None => format!("/daytona/preview/{}/{}", target.sandbox, target.port),
     };
-    strip(request.headers_mut());
     *request.uri_mut() = target.uri;
-    let (_, guest) = door.app.reach_any(sandbox.id.as_str()).await.map_err(not_running)?;
-    forward::to_port(&guest, target.port, &below, request).await
+    let (sandbox, guest) = door.app.reach_any(sandbox.id.as_str()).await.map_err(not_running)?;
+    let inside = Inside { app: &door.app, sandbox: &sandbox, guest: &guest, port: target.port };
+    forward::to_port(inside, &below, request).await
 }
 
 async fn admit(door: &Door, target: &Target, headers: &HeaderMap, pairs: &Pairs) -> Answer<Sandbox> {
@@ -64,7 +68,7 @@ async fn admit(door: &Door, target: &Target, headers: &HeaderMap, pairs: &Pairs)
     if sandbox.public {
         return Ok(sandbox);
     }
-    let shown = headers.get(TOKEN_HEADER).and_then(|value| value.to_str().ok()).or(pairs.one(TOKEN_QUERY));
+    let shown = headers.get(TOKEN_HEADER).and_then(|value| value.to_str().ok()).or(pairs.sole(TOKEN_QUERY)?);
     if shown.is_some_and(|shown| same(shown, &sandbox.traffic_token) || same(shown, &sandbox.access_token)) {
         return Ok(sandbox);
     }
@@ -86,14 +90,6 @@ async fn admit(door: &Door, target: &Target, headers: &HeaderMap, pairs: &Pairs)
     }
 }
 
-/// What was meant for us goes no further.
-fn strip(headers: &mut HeaderMap) {
-    headers.remove(TOKEN_HEADER);
-    if bearer(headers).is_some() {
-        headers.remove(header::AUTHORIZATION);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,7 +98,7 @@ mod tests {
     fn a_preview_path_names_sandbox_port_and_maybe_a_token() {
         let target = split(&"/abc/3000/a/b%20c?x=1&DAYTONA_SANDBOX_AUTH_KEY=s".parse().unwrap()).unwrap();
         assert_eq!((target.sandbox.as_str(), target.port, target.token), ("abc", 3000, None));
-        assert_eq!(target.uri.to_string(), "/a/b%20c?x=1");
+        assert_eq!(target.uri.to_string(), "/a/b%20c?x=1&DAYTONA_SANDBOX_AUTH_KEY=s");
         let target = split(&"/abc/3000~tok".parse().unwrap()).unwrap();
         assert_eq!((target.port, target.token.as_deref(), target.uri.to_string().as_str()), (3000, Some("tok"), "/"));
         assert!(split(&"/abc/0/".parse().unwrap()).is_none());

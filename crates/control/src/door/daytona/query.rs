@@ -25,6 +25,17 @@ impl Pairs {
         self.0.iter().find(|(key, value)| is(key, name) && !value.is_empty()).map(|(_, value)| value.as_str())
     }
 
+    /// The only one of the name, in either spelling, empty or not. One that comes again is refused: two readers could each
+    /// believe another value.
+    pub fn sole(&self, name: &'static str) -> Result<Option<&str>, Problem> {
+        let mut all = self.0.iter().filter(|(key, _)| is(key, name));
+        let first = all.next().map(|(_, value)| value.as_str());
+        match all.next() {
+            Some(_) => Err(Problem::bad_request(format!("the query has more than one {name}"))),
+            None => Ok(first),
+        }
+    }
+
     /// Every one of the name, also written `name[]`.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(key, value)| is(key, name) && !value.is_empty()).map(|(_, value)| value.as_str())
@@ -62,6 +73,11 @@ mod tests {
         assert_eq!(pairs.one("labels"), Some(r#"{"a":"b"}"#));
         assert_eq!(pairs.number::<u32>("limit").unwrap(), Some(10));
         assert_eq!(pairs.one("name"), None);
+        assert!(pairs.sole("states").is_err());
+        assert_eq!(pairs.sole("name").unwrap(), Some(""));
+        for query in ["path[]=a&path=b", "path=a&path=", "path=a&%70ath=b", "path%5B%5D=a&path[]=a"] {
+            assert!(Pairs::parse(query).sole("path").is_err(), "{query}");
+        }
         assert!(Pairs::parse("limit=x").number::<u32>("limit").is_err());
     }
 }

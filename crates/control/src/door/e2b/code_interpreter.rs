@@ -4,22 +4,21 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
-use axum::Json;
 use axum::body::{Body, Bytes};
+use axum::extract::Path;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use futures::stream;
-use http::{Method, Request, StatusCode, header};
+use http::{StatusCode, header};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::envd::ROOT;
 use super::error::plain;
-use crate::guest::Guest;
+use super::traffic::Reached;
+use crate::door::table::{Needs, Table};
 use crate::interpreter::cell::{CHART, CellResult, DATA, SANDBOX_GONE};
-use crate::interpreter::{
-    Cell, CellEvent, Context, ContextId, Events, Interpreter, InterpreterError, Language, NewContext,
-};
-use crate::sandbox::Sandbox;
+use crate::interpreter::{Cell, CellEvent, Context, ContextId, Events, InterpreterError, Language, NewContext};
 
 /// Where the original listens; clients name it in their headers and host names.
 pub const PORT: u16 = 49999;
@@ -31,11 +30,15 @@ const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// What the original says of a context whose home was not given.
 const HOME: &str = "/home/user";
 
-/// One sandbox's interpreter, seen by one request.
-pub struct CodeInterpreter<'a> {
-    pub interpreter: &'a Interpreter,
-    pub sandbox: &'a Sandbox,
-    pub guest: &'a Guest,
+/// The interpreter's routes and what each asks for. Each handler finds what the guard [`Reached`].
+pub fn table() -> Table<()> {
+    Table::new()
+        .get("/health", Needs::Life, || async { Json("OK") })
+        .post("/execute", Needs::Access, execute)
+        .get("/contexts", Needs::AccessOrTraffic, list)
+        .post("/contexts", Needs::AccessOrTraffic, create)
+        .post("/contexts/{id}/restart", Needs::AccessOrTraffic, restart)
+        .delete("/contexts/{id}", Needs::AccessOrTraffic, delete)
 }
 
 #[derive(Deserialize)]
@@ -57,91 +60,80 @@ struct ContextRequest {
     language: Option<String>,
 }
 
-impl CodeInterpreter<'_> {
-    pub async fn answer(&self, request: Request<Body>) -> Response {
-        let (parts, body) = request.into_parts();
-        let path = parts.uri.path().trim_end_matches('/');
-        let Ok(body) = axum::body::to_bytes(body, MAX_BODY).await else {
-            return plain(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                "the code is longer than 8 MiB: write it to a file and run that",
-            );
-        };
-        let contexts: Vec<&str> =
-            path.strip_prefix("/contexts").map(|rest| rest.split('/').skip(1).collect()).unwrap_or_default();
-        let answered = match (&parts.method, path, contexts.as_slice()) {
-            (&Method::OPTIONS, ..) => return StatusCode::NO_CONTENT.into_response(),
-            (&Method::GET, "/health", _) => return Json("OK").into_response(),
-            (&Method::POST, "/execute", _) => self.execute(&body).await,
-            (&Method::GET, "/contexts", _) => self.list().await,
-            (&Method::POST, "/contexts", _) => self.create(&body).await,
-            (&Method::POST, _, [id, "restart"]) => self.restart(id).await,
-            (&Method::DELETE, _, [id]) => self.delete(id).await,
-            _ => return plain(StatusCode::NOT_FOUND, "the interpreter has no such route"),
-        };
-        answered.unwrap_or_else(|refused| refused)
-    }
+type Answer = Result<Response, Response>;
 
-    async fn execute(&self, body: &Bytes) -> Result<Response, Response> {
-        let request: ExecuteRequest = parse(body)?;
-        if request.context_id.is_some() && request.language.is_some() {
-            return Err(plain(StatusCode::BAD_REQUEST, "Only one of context_id or language can be provided"));
+/// The body, whole.
+async fn whole(body: Body) -> Result<Bytes, Response> {
+    let message = "the code is longer than 8 MiB: write it to a file and run that";
+    let read = axum::body::to_bytes(body, MAX_BODY).await;
+    read.map_err(|_| plain(StatusCode::PAYLOAD_TOO_LARGE, message))
+}
+
+async fn execute(Extension(Reached { app, sandbox, guest }): Extension<Reached>, body: Body) -> Answer {
+    let body = whole(body).await?;
+    let request: ExecuteRequest = parse(&body)?;
+    if request.context_id.is_some() && request.language.is_some() {
+        return Err(plain(StatusCode::BAD_REQUEST, "Only one of context_id or language can be provided"));
+    }
+    let language: Language = request.language.as_deref().unwrap_or("python").parse().map_err(refusal)?;
+    let env = request.env_vars.unwrap_or_default();
+    let cell = Cell {
+        code: request.code,
+        context: request.context_id.map(ContextId),
+        language,
+        env: env
+            .into_iter()
+            .map(|(name, value)| (name, value.as_str().map_or_else(|| value.to_string(), str::to_owned)))
+            .collect(),
+        timeout: None,
+    };
+    let events = app.interpreter().execute(&sandbox.id, &guest, cell).await.map_err(refusal)?;
+    let headers = [(header::CONTENT_TYPE, "application/x-ndjson"), (header::CACHE_CONTROL, "no-cache")];
+    Ok((headers, Body::from_stream(lines(events))).into_response())
+}
+
+async fn list(Extension(Reached { app, sandbox, guest }): Extension<Reached>) -> Answer {
+    // The original starts these two with the sandbox; here they are started for whoever uses or lists them, so that all that
+    // is listed is there. A template without the program has no such context.
+    for language in [Language::Python, Language::JavaScript] {
+        match app.interpreter().stand_by(&sandbox.id, &guest, &language).await {
+            Ok(()) | Err(InterpreterError::NoProgram(_)) => {}
+            Err(error) => return Err(refusal(error)),
         }
-        let language: Language = request.language.as_deref().unwrap_or("python").parse().map_err(refusal)?;
-        let env = request.env_vars.unwrap_or_default();
-        let cell = Cell {
-            code: request.code,
-            context: request.context_id.map(ContextId),
-            language,
-            env: env
-                .into_iter()
-                .map(|(name, value)| (name, value.as_str().map_or_else(|| value.to_string(), str::to_owned)))
-                .collect(),
-            timeout: None,
-        };
-        let events = self.interpreter.execute(&self.sandbox.id, self.guest, cell).await.map_err(refusal)?;
-        let headers = [(header::CONTENT_TYPE, "application/x-ndjson"), (header::CACHE_CONTROL, "no-cache")];
-        Ok((headers, Body::from_stream(lines(events))).into_response())
     }
+    let contexts = app.interpreter().list(&guest).await.map_err(refusal)?;
+    Ok(Json(contexts.iter().map(describe).collect::<Vec<_>>()).into_response())
+}
 
-    async fn list(&self) -> Result<Response, Response> {
-        // The original starts these two with the sandbox; here they are started for whoever uses or lists them, so that all that
-        // is listed is there. A template without the program has no such context.
-        for language in [Language::Python, Language::JavaScript] {
-            match self.interpreter.stand_by(&self.sandbox.id, self.guest, &language).await {
-                Ok(()) | Err(InterpreterError::NoProgram(_)) => {}
-                Err(error) => return Err(refusal(error)),
-            }
+async fn create(Extension(Reached { app, sandbox, guest }): Extension<Reached>, body: Body) -> Answer {
+    let body = whole(body).await?;
+    let request: ContextRequest = if body.is_empty() { ContextRequest::default() } else { parse(&body)? };
+    let language = request.language.as_deref().unwrap_or("python").parse().map_err(refusal)?;
+    let new = NewContext { language: Some(language), cwd: request.cwd, ..NewContext::default() };
+    let context = match app.interpreter().create(&sandbox.id, &guest, new.clone()).await {
+        // The original runs all code as root, to whom no directory is closed. Here only what needs that.
+        Err(InterpreterError::ClosedDirectory(_)) => {
+            let as_root = NewContext { user: Some(ROOT.into()), ..new };
+            app.interpreter().create(&sandbox.id, &guest, as_root).await
         }
-        let contexts = self.interpreter.list(self.guest).await.map_err(refusal)?;
-        Ok(Json(contexts.iter().map(describe).collect::<Vec<_>>()).into_response())
-    }
+        made => made,
+    };
+    Ok(Json(describe(&context.map_err(refusal)?)).into_response())
+}
 
-    async fn create(&self, body: &Bytes) -> Result<Response, Response> {
-        let request: ContextRequest = if body.is_empty() { ContextRequest::default() } else { parse(body)? };
-        let language = request.language.as_deref().unwrap_or("python").parse().map_err(refusal)?;
-        let new = NewContext { language: Some(language), cwd: request.cwd, ..NewContext::default() };
-        let context = match self.interpreter.create(&self.sandbox.id, self.guest, new.clone()).await {
-            // The original runs all code as root, to whom no directory is closed. Here only what needs that.
-            Err(InterpreterError::ClosedDirectory(_)) => {
-                let as_root = NewContext { user: Some(ROOT.into()), ..new };
-                self.interpreter.create(&self.sandbox.id, self.guest, as_root).await
-            }
-            made => made,
-        }
-        .map_err(refusal)?;
-        Ok(Json(describe(&context)).into_response())
-    }
+async fn restart(
+    Extension(Reached { app, sandbox, guest }): Extension<Reached>,
+    Path(id): Path<String>,
+    body: Body,
+) -> Answer {
+    whole(body).await?;
+    app.interpreter().restart(&sandbox.id, &guest, &ContextId(id)).await.map_err(refusal)?;
+    Ok(Json(Value::Null).into_response())
+}
 
-    async fn restart(&self, id: &str) -> Result<Response, Response> {
-        self.interpreter.restart(&self.sandbox.id, self.guest, &ContextId(id.to_owned())).await.map_err(refusal)?;
-        Ok(Json(Value::Null).into_response())
-    }
-
-    async fn delete(&self, id: &str) -> Result<Response, Response> {
-        self.interpreter.delete(self.guest, &ContextId(id.to_owned())).await.map_err(refusal)?;
-        Ok(Json(Value::Null).into_response())
-    }
+async fn delete(Extension(Reached { app, guest, .. }): Extension<Reached>, Path(id): Path<String>) -> Answer {
+    app.interpreter().delete(&guest, &ContextId(id)).await.map_err(refusal)?;
+    Ok(Json(Value::Null).into_response())
 }
 
 fn parse<'a, T: Deserialize<'a>>(body: &'a Bytes) -> Result<T, Response> {

@@ -4,10 +4,11 @@
 //!   Host: 3000-k3f….{domain}                      port 3000 of sandbox k3f…
 //!   E2b-Sandbox-Id: k3f…  E2b-Sandbox-Port: 49983  the daemon of k3f…, under /e2b or at the root
 //!   Host: api.{domain}                            the API at the root
-//!   /e2b/…                                        the API
 //!   /sandboxes… with X-API-Key                    the API, for clients that cannot live with a prefix
 //!   /files?signature=…                            the sandbox whose token made the signature
 //! ```
+//!
+//! What is below `/e2b` without such a name is found by path, like every other door (`door/mod.rs`).
 
 use cove_engine::SandboxId;
 use http::{HeaderMap, Method, Uri, header};
@@ -98,7 +99,10 @@ pub fn of(method: &Method, uri: &Uri, headers: &HeaderMap, names: Names<'_>) -> 
     if path == "/files" && Query::of(uri).get("signature").is_some() {
         return Destination::SignedFile;
     }
-    if prefixed || api_domain(host, domain).is_some() {
+    if prefixed {
+        return Destination::Elsewhere;
+    }
+    if api_domain(host, domain).is_some() {
         return Destination::Api;
     }
     let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
@@ -228,8 +232,8 @@ mod tests {
     }
 
     #[test]
-    fn the_api_is_under_its_prefix_at_its_host_and_at_the_root_with_its_key() {
-        assert_eq!(ask("/e2b/v2/sandboxes", &[]), Destination::Api);
+    fn the_api_is_at_its_host_and_at_the_root_with_its_key() {
+        assert_eq!(ask("/e2b/v2/sandboxes", &[]), Destination::Elsewhere, "by path");
         assert_eq!(ask("/v2/sandboxes", &[("host", "api.sbx.example.com:8443")]), Destination::Api);
         assert_eq!(ask("/v2/sandboxes", &[("host", "api.localhost:7070")]), Destination::Api);
         assert_eq!(ask("/v2/sandboxes", &[("host", "api.cove.localhost:7070")]), Destination::Api);

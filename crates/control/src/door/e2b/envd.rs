@@ -1,22 +1,27 @@
 //! The daemon that E2B clients expect in every sandbox, spoken by the host on behalf of ours.
 //!
 //! An [`Envd`] is one sandbox seen by one request: the way to its guest, who asks, and what the sandbox was given at
-//! birth. Services stand in files of their own; here is what they share: users, paths, and the table of routes.
+//! birth. Services stand in files of their own; here is what they share: users, paths, and the table of routes. Calls that
+//! belong to the cloud's own machinery (`/init`, `/freeze` …) are not there from outside.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::body::Body;
+use axum::extract::Path;
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use cove_protocol::{FailureKind, Reply, Request as Ask};
-use http::{HeaderMap, Method, Request, StatusCode, header};
+use http::{HeaderMap, Request, StatusCode, header};
 
 use super::connect::{Code, Ending, RpcError, stream, unary};
-use super::error::{plain, sandbox_not_found};
+use super::error::sandbox_not_found;
+use super::traffic::Reached;
 use super::watchers::Watchers;
-use super::{files, filesystem, marks, process};
+use super::{figures, files, filesystem, marks, process};
+use crate::door::table::{Needs, Table};
 use crate::guest::{Guest, GuestError};
 
 /// Where the original daemon listens; clients name it in their headers and host names.
@@ -38,8 +43,6 @@ pub struct Envd {
     pub template: String,
     pub default_user: String,
     pub default_cwd: Option<String>,
-    /// For `/metrics`.
-    pub figures: Figures,
     pub watchers: Arc<Watchers>,
 }
 
@@ -55,76 +58,90 @@ pub struct Figures {
     pub disk_total: u64,
 }
 
-impl Envd {
-    /// Answers a request to the daemon's port, whose right to ask has been checked: see [`super::traffic`].
-    pub async fn answer(self, request: Request<Body>) -> Response {
-        let (parts, body) = request.into_parts();
-        let headers = &parts.headers;
-        if parts.method == Method::OPTIONS {
-            return StatusCode::NO_CONTENT.into_response();
-        }
-        let path = parts.uri.path();
-        if (parts.method == Method::GET || parts.method == Method::HEAD) && path == "/health" {
-            return (StatusCode::NO_CONTENT, [(header::CACHE_CONTROL, "no-store")]).into_response();
-        }
-        if path == "/files" {
-            return files::answer(&self, &parts, body).await;
-        }
-        match (&parts.method, path) {
-            (&Method::GET, "/metrics") => self.metrics(),
-            (&Method::GET, "/envs") => axum::Json(&self.env).into_response(),
-            (&Method::POST, "/files/compose") => files::compose::answer(&self, body).await,
-            (&Method::POST, _) => match path.strip_prefix('/').and_then(|rest| rest.split_once('/')) {
-                Some(("process.Process", method)) => self.process(method, headers, body).await,
-                Some(("filesystem.Filesystem", method)) => self.filesystem(method, headers, body).await,
-                _ => no_route(path),
-            },
-            _ => no_route(path),
-        }
-    }
+/// The daemon's routes and what each asks for. Each handler finds the [`Envd`] that the guard left.
+pub fn table() -> Table<()> {
+    Table::new()
+        .get("/health", Needs::Life, alive)
+        .on(&["GET", "HEAD", "POST"], "/files", Needs::AccessOrSignature, transfer)
+        .post("/files/compose", Needs::Access, compose)
+        .get("/metrics", Needs::Access, metrics)
+        .get("/envs", Needs::Access, |Extension(envd): Extension<Envd>| async move { axum::Json(envd.env) })
+        .post("/process.Process/{method}", Needs::Access, process)
+        .post("/filesystem.Filesystem/{method}", Needs::Access, filesystem)
+}
 
-    async fn process(self, method: &str, headers: &HeaderMap, body: Body) -> Response {
-        let user = basic_user(headers);
-        let id = self.id.clone();
-        let gone = || sandbox_not_found(&id);
-        match method {
-            "Start" => stream::answer(headers, body, |q, out| process::start::start(self, user, q, out)).await,
-            "Connect" => stream::answer(headers, body, |q, out| process::start::connect(self, q, out)).await,
-            "List" => unary::answer(headers, body, gone, |q| process::list(&self, q)).await,
-            "Update" => unary::answer(headers, body, gone, |q| process::update(&self, q)).await,
-            "SendInput" => unary::answer(headers, body, gone, |q| process::input::send(&self, q)).await,
-            "StreamInput" => stream::collect(headers, body, |q| process::input::stream(&self, q)).await,
-            "CloseStdin" => unary::answer(headers, body, gone, |q| process::input::close(&self, q)).await,
-            "SendSignal" => unary::answer(headers, body, gone, |q| process::signal(&self, q)).await,
-            _ => no_method(method),
-        }
-    }
+async fn alive() -> Response {
+    (StatusCode::NO_CONTENT, [(header::CACHE_CONTROL, "no-store")]).into_response()
+}
 
-    async fn filesystem(self, method: &str, headers: &HeaderMap, body: Body) -> Response {
-        let user = basic_user(headers);
-        let id = self.id.clone();
-        let gone = || sandbox_not_found(&id);
-        let user = user.as_deref();
-        match method {
-            "Stat" => unary::answer(headers, body, gone, |q| filesystem::stat(&self, user, q)).await,
-            "ListDir" => unary::answer(headers, body, gone, |q| filesystem::list(&self, user, q)).await,
-            "MakeDir" => unary::answer(headers, body, gone, |q| filesystem::make(&self, user, q)).await,
-            "Move" => unary::answer(headers, body, gone, |q| filesystem::rename(&self, user, q)).await,
-            "Remove" => unary::answer(headers, body, gone, |q| filesystem::remove(&self, user, q)).await,
-            "WatchDir" => {
-                let user = user.map(ToOwned::to_owned);
-                stream::answer(headers, body, |q, out| filesystem::watch::stream(self, user, q, out)).await
-            }
-            "CreateWatcher" => unary::answer(headers, body, gone, |q| filesystem::watch::create(&self, user, q)).await,
-            "GetWatcherEvents" => unary::answer(headers, body, gone, |q| filesystem::watch::events(&self, q)).await,
-            "RemoveWatcher" => unary::answer(headers, body, gone, |q| filesystem::watch::remove(&self, q)).await,
-            _ => no_method(method),
-        }
-    }
+async fn transfer(Extension(envd): Extension<Envd>, request: Request<Body>) -> Response {
+    let (parts, body) = request.into_parts();
+    files::answer(&envd, &parts, body).await
+}
 
-    fn metrics(&self) -> Response {
+async fn compose(Extension(envd): Extension<Envd>, body: Body) -> Response {
+    files::compose::answer(&envd, body).await
+}
+
+async fn metrics(Extension(reached): Extension<Reached>) -> Response {
+    let figures = figures::figures(&reached.app, &reached.sandbox).await.unwrap_or_default();
+    figures.told()
+}
+
+async fn process(
+    Extension(envd): Extension<Envd>,
+    Path(method): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let user = basic_user(&headers);
+    let id = envd.id.clone();
+    let gone = || sandbox_not_found(&id);
+    let headers = &headers;
+    match method.as_str() {
+        "Start" => stream::answer(headers, body, |q, out| process::start::start(envd, user, q, out)).await,
+        "Connect" => stream::answer(headers, body, |q, out| process::start::connect(envd, q, out)).await,
+        "List" => unary::answer(headers, body, gone, |q| process::list(&envd, q)).await,
+        "Update" => unary::answer(headers, body, gone, |q| process::update(&envd, q)).await,
+        "SendInput" => unary::answer(headers, body, gone, |q| process::input::send(&envd, q)).await,
+        "StreamInput" => stream::collect(headers, body, |q| process::input::stream(&envd, q)).await,
+        "CloseStdin" => unary::answer(headers, body, gone, |q| process::input::close(&envd, q)).await,
+        "SendSignal" => unary::answer(headers, body, gone, |q| process::signal(&envd, q)).await,
+        method => no_method(method),
+    }
+}
+
+async fn filesystem(
+    Extension(envd): Extension<Envd>,
+    Path(method): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let user = basic_user(&headers);
+    let id = envd.id.clone();
+    let gone = || sandbox_not_found(&id);
+    let (user, headers) = (user.as_deref(), &headers);
+    match method.as_str() {
+        "Stat" => unary::answer(headers, body, gone, |q| filesystem::stat(&envd, user, q)).await,
+        "ListDir" => unary::answer(headers, body, gone, |q| filesystem::list(&envd, user, q)).await,
+        "MakeDir" => unary::answer(headers, body, gone, |q| filesystem::make(&envd, user, q)).await,
+        "Move" => unary::answer(headers, body, gone, |q| filesystem::rename(&envd, user, q)).await,
+        "Remove" => unary::answer(headers, body, gone, |q| filesystem::remove(&envd, user, q)).await,
+        "WatchDir" => {
+            let user = user.map(ToOwned::to_owned);
+            stream::answer(headers, body, |q, out| filesystem::watch::stream(envd, user, q, out)).await
+        }
+        "CreateWatcher" => unary::answer(headers, body, gone, |q| filesystem::watch::create(&envd, user, q)).await,
+        "GetWatcherEvents" => unary::answer(headers, body, gone, |q| filesystem::watch::events(&envd, q)).await,
+        "RemoveWatcher" => unary::answer(headers, body, gone, |q| filesystem::watch::remove(&envd, q)).await,
+        method => no_method(method),
+    }
+}
+
+impl Figures {
+    fn told(self) -> Response {
         const MIB: u64 = 1 << 20;
-        let figures = &self.figures;
+        let figures = self;
         axum::Json(serde_json::json!({
             "ts": jiff::Timestamp::now().as_second(),
             "cpu_count": figures.cpu_count.ceil() as u64,
@@ -139,7 +156,9 @@ impl Envd {
         }))
         .into_response()
     }
+}
 
+impl Envd {
     /// What every process can read off its environment: where it runs.
     pub fn birth_marks(&self) -> [(String, String); 3] {
         marks::of(&self.id, &self.template).map(|(name, value)| (name.to_owned(), value))
@@ -202,11 +221,6 @@ impl Envd {
 
 pub const UNAUTHORISED: &str =
     "unauthorized access, please provide a valid access token or method signing if supported";
-
-/// Calls that belong to the cloud's own machinery (`/init`, `/freeze` …) are not there from outside.
-fn no_route(path: &str) -> Response {
-    plain(StatusCode::NOT_FOUND, &format!("no route {path}"))
-}
 
 fn no_method(method: &str) -> Response {
     unary::failed(&RpcError::new(Code::Unimplemented, format!("no method {method}")))

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   request ─▶ destination (pure: host, headers, path)
-//!                ├─ API ──────────▶ api/*        sandboxes, templates …
-//!                ├─ sandbox:49983 ▶ envd ─▶ process · filesystem · files      spoken here, carried out by the guest
-//!                ├─ sandbox:49999 ▶ code_interpreter                        stateful cells
+//!                ├─ API ──────────▶ api/*        sandboxes, templates …       [api::table]
+//!                ├─ sandbox:49983 ▶ envd ─▶ process · filesystem · files      [envd::table]
+//!                ├─ sandbox:49999 ▶ code_interpreter    stateful cells        [code_interpreter::table]
 //!                ├─ sandbox:port ─▶ preview      HTTP and WebSockets to what listens inside
 //!                └─ elsewhere ────▶ the other doors
 //! ```
@@ -12,6 +12,9 @@
 //! * [`connect`]: the Connect protocol, both encodings; [`message`]: the messages, defined once
 //! * [`envd`]: the daemon's routes, users and paths; [`files`]: bytes in and out, signed links
 //! * [`traffic`]: which sandbox, and whether the caller may; [`api`]: the control plane
+//!
+//! The daemons are spoken here and carried out by the guest. Each table says what every route asks for; the guard of the
+//! daemons, in [`traffic`], checks it on the route that matched.
 //!
 //! What the dialect does not know of itself the domain decides: this door translates.
 
@@ -41,37 +44,52 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http::{Request, StatusCode};
+use http::{HeaderMap, Method, Request, StatusCode, Uri};
 use tower::ServiceExt;
 
 use self::destination::{Destination, Names};
 use self::error::plain;
 use self::signers::Signers;
+use self::traffic::Guard;
 use self::watchers::Watchers;
+use super::peer::Subject;
 use crate::App;
 
 /// The door: what its requests share.
 #[derive(Clone)]
 pub struct Door {
     pub app: App,
-    pub watchers: Arc<Watchers>,
     pub signers: Arc<Signers>,
     api: Router,
+    envd: Router,
+    interpreter: Router,
 }
 
 impl Door {
     pub fn new(app: App) -> Self {
-        let api = api::router(app.clone());
-        Door { app, watchers: Arc::default(), signers: Arc::default(), api }
+        let guard = Guard { app: app.clone(), watchers: Arc::<Watchers>::default() };
+        Door {
+            api: api::router(app.clone()),
+            envd: guard.around(envd::table()),
+            interpreter: guard.around(code_interpreter::table()),
+            signers: Arc::default(),
+            app,
+        }
+    }
+
+    /// The API, below any prefix.
+    pub fn api(&self) -> Router {
+        self.api.clone()
     }
 }
 
-/// Takes what is of this dialect and passes the rest on. To be laid around all other doors, since a sandbox's host
-/// name decides before any path does.
-pub async fn intercept(State(door): State<Door>, mut request: Request<Body>, next: Next) -> Response {
-    let config = door.app.config();
-    let names = Names { domain: &config.domain, public_url: config.public_url.as_deref() };
-    match destination::of(request.method(), request.uri(), request.headers(), names) {
+fn names(app: &App) -> Names<'_> {
+    Names { domain: &app.config().domain, public_url: app.config().public_url.as_deref() }
+}
+
+/// Takes what its host name or its headers give to this dialect, and passes the rest on to the paths.
+pub async fn by_name(State(door): State<Door>, request: Request<Body>, next: Next) -> Response {
+    match destination::of(request.method(), request.uri(), request.headers(), names(&door.app)) {
         Destination::Elsewhere => next.run(request).await,
         Destination::Sandbox { id, port, reached } => door.traffic(&id, port, reached, request).await,
         Destination::SignedFile => {
@@ -84,14 +102,26 @@ pub async fn intercept(State(door): State<Door>, mut request: Request<Body>, nex
             traffic::open_to_browsers(response.headers_mut());
             response
         }
-        Destination::Api => {
-            traffic::strip_prefix(&mut request);
-            match door.api.clone().oneshot(request).await {
-                Ok(response) => response,
-                Err(never) => match never {},
-            }
-        }
+        Destination::Api => door.api().oneshot(request).await.unwrap_or_else(|never| match never {}),
         Destination::NoSuchHost => plain(StatusCode::NOT_FOUND, "no sandbox and no API has this host name"),
         Destination::Malformed(reason) => plain(StatusCode::BAD_REQUEST, reason),
     }
+}
+
+/// Which sandbox a request of this dialect is about; nothing where it is another dialect's.
+pub fn subject(app: &App, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<Subject> {
+    let path = match destination::of(method, uri, headers, names(app)) {
+        Destination::Sandbox { id, .. } => return Some(Subject::by_id(&id)),
+        Destination::Api => uri.path(),
+        // Below its prefix it is found by path.
+        Destination::Elsewhere => destination::strip(uri.path())?,
+        Destination::SignedFile | Destination::Preflight | Destination::NoSuchHost | Destination::Malformed(_) => {
+            return Some(Subject::Nothing);
+        }
+    };
+    let words: Vec<&str> = path.split('/').filter(|word| !word.is_empty()).collect();
+    Some(match words.as_slice() {
+        ["sandboxes", id, ..] | ["v2", "sandboxes", id, ..] => Subject::by_id(id),
+        _ => Subject::Nothing,
+    })
 }

@@ -5,22 +5,25 @@ use axum::response::Response;
 use cove_protocol::{Reply, Request as Ask};
 use http::{Request, StatusCode};
 
+use super::destination::Reached;
 use super::error::{for_reader, plain, port_closed, sandbox_not_found};
-use crate::door::relay::{self, Broken, Host};
+use crate::door::relay::{self, Broken, Host, Inside};
+use crate::door::shield;
 use crate::guest::{Guest, GuestError};
 
-/// Ours: the program inside has no business with them.
-const TOKENS: [&str; 3] = ["e2b-traffic-access-token", "e2b-sandbox-id", "e2b-sandbox-port"];
-
 /// Passes one request to a port of the sandbox and its answer back. `host` replaces the Host header where given.
-pub async fn forward(guest: &Guest, id: &str, port: u16, host: Option<&str>, mut request: Request<Body>) -> Response {
-    let wants = request.headers().clone();
-    for name in TOKENS {
-        request.headers_mut().remove(name);
-    }
+pub async fn forward(inside: Inside<'_>, named: Reached, host: Option<&str>, request: Request<Body>) -> Response {
+    let Inside { sandbox, guest, port, .. } = inside;
+    let (wants, id) = (request.headers().clone(), sandbox.id.as_str());
     let host = host.map_or(Host::AsSent, |mask| Host::Named(mask.replace("${PORT}", &port.to_string())));
-    match relay::to_port(guest, port, host, request).await {
-        Ok(answer) => answer,
+    match relay::to_port(inside, host, request).await {
+        Ok(mut answer) => {
+            match named {
+                Reached::ByHost => shield::at_host(answer.headers_mut()),
+                Reached::ByHeader => shield::at_the_api(answer.headers_mut()),
+            }
+            answer
+        }
         Err(Broken::Closed(_)) => {
             let answer = port_closed(id, port, &open_ports(guest).await);
             let advice = format!("The sandbox is running, but nothing listens on port {port} inside it.");

@@ -23,6 +23,11 @@ impl Query {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
+    /// The first of these names that comes more than once: two readers could each believe another value.
+    pub fn repeated<'a>(&self, names: &[&'a str]) -> Option<&'a str> {
+        names.iter().copied().find(|name| self.0.iter().filter(|(key, _)| key == name).nth(1).is_some())
+    }
+
     /// Every value of a name, whether it came repeated or joined by commas.
     pub fn list(&self, name: &str) -> Vec<&str> {
         let values = self.0.iter().filter(|(key, _)| key == name);
@@ -50,5 +55,8 @@ mod tests {
         assert_eq!(query.list("state"), ["running", "paused", "x"]);
         assert_eq!(query.get("a"), Some("%25"));
         assert_eq!(query.get("b"), None);
+        assert_eq!(query.repeated(&["path", "state"]), Some("state"));
+        assert_eq!(query.repeated(&["path", "a"]), None);
+        assert_eq!(Query::parse("path=a&%70ath=b").repeated(&["path"]), Some("path"));
     }
 }

@@ -1,147 +1,212 @@
 //! Traffic for one sandbox: its daemon, its interpreter, or a port of its own.
 //!
-//! The order is the point: who asks is checked against the sandbox's own tokens before anything wakes it, and a
-//! sandbox that is asleep, dead, unknown or another's gives the same answer.
+//! The order is the point: who asks is checked against the sandbox's own tokens, on the route that matched, before
+//! anything wakes it. A sandbox that is asleep, dead, unknown or another's gives the same answer.
 
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::Body;
+use axum::extract::State;
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use axum::routing::MethodRouter;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Limited};
+use tower::ServiceExt as _;
 
-use super::code_interpreter::{self, CodeInterpreter};
-use super::destination::{self, Reached};
+use super::destination::{self, Reached as Named};
 use super::envd::{self, Envd};
 use super::error::{ApiError, for_reader, plain, sandbox_not_found};
 use super::facts::Facts;
 use super::files::{self, signature, signature::Operation};
 use super::query::Query;
-use super::{Door, figures, preview};
-use crate::Error;
-use crate::sandbox::{Sandbox, State};
+use super::watchers::Watchers;
+use super::{Door, code_interpreter, preview};
+use crate::door::link::{self, Entry};
+use crate::door::relay::Inside;
+use crate::door::table::{Needs, Table};
+use crate::guest::Guest;
+use crate::sandbox::{Sandbox, State as Life};
 use crate::secret::same;
+use crate::{App, Error};
 
 /// What is read of a request that is refused.
 const HEARD_OUT: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(1);
 
-impl Door {
-    pub async fn traffic(&self, id: &str, port: u16, reached: Reached, mut request: Request<Body>) -> Response {
-        let sandbox = match self.app.sandbox_any(id).await {
-            Ok(sandbox) => sandbox,
-            Err(error) => {
-                let answer = self.unreachable(id, &error, request.headers());
-                return refuse(request, answer).await;
-            }
+/// The sandbox's tokens, as the dialect's clients show them.
+const ACCESS: &str = "x-access-token";
+pub const TRAFFIC: &str = "e2b-traffic-access-token";
+
+/// The sandbox that a request to a daemon names, still to be found.
+#[derive(Clone)]
+struct Addressed {
+    id: String,
+    port: u16,
+}
+
+/// The sandbox that a request was let into.
+#[derive(Clone)]
+pub struct Reached {
+    pub app: App,
+    pub sandbox: Sandbox,
+    pub guest: Guest,
+}
+
+/// What the guard of both daemons holds.
+#[derive(Clone)]
+pub struct Guard {
+    pub app: App,
+    pub watchers: std::sync::Arc<Watchers>,
+}
+
+impl Guard {
+    /// A daemon's router: every row behind the guard.
+    pub fn around(&self, table: Table<()>) -> Router {
+        let guard =
+            |needs, handler: MethodRouter<()>| handler.route_layer(from_fn_with_state((self.clone(), needs), admit));
+        let no_route = |uri: Uri| async move { plain(StatusCode::NOT_FOUND, &format!("no route {}", uri.path())) };
+        let no_method = |uri: Uri| async move {
+            plain(StatusCode::METHOD_NOT_ALLOWED, &format!("{} does not take this method", uri.path()))
         };
-        if reached == Reached::ByHeader {
+        table.guarded(guard).fallback(no_route).method_not_allowed_fallback(no_method)
+    }
+}
+
+/// Lets a request to a daemon in, or not; wakes the sandbox only then.
+async fn admit(State((guard, needs)): State<(Guard, Needs)>, mut request: Request<Body>, next: Next) -> Response {
+    let Some(Addressed { id, port }) = request.extensions_mut().remove::<Addressed>() else {
+        return plain(StatusCode::INTERNAL_SERVER_ERROR, "a request to a daemon that names no sandbox");
+    };
+    let sandbox = match guard.app.sandbox_any(&id).await {
+        Ok(sandbox) => sandbox,
+        Err(error) => {
+            let answer = unreachable(&id, &error, request.headers());
+            return refuse(request, answer).await;
+        }
+    };
+    if let Some((status, reason)) = refusal(&guard.app, &sandbox, port, needs, &request) {
+        return refuse(request, plain(status, &reason)).await;
+    }
+    // Asking whether it lives must not bring it to life.
+    if needs == Needs::Life {
+        return if sandbox.state == Life::Running { next.run(request).await } else { sandbox_not_found(&id) };
+    }
+    let (sandbox, guest) = match guard.app.reach_into(sandbox).await {
+        Ok(reached) => reached,
+        Err(error) => {
+            let answer = unreachable(&id, &error, request.headers());
+            return refuse(request, answer).await;
+        }
+    };
+    let daemon = Envd {
+        id,
+        guest: guest.clone(),
+        env: sandbox.env.clone(),
+        template: sandbox.template.clone(),
+        default_user: sandbox.user.clone(),
+        default_cwd: sandbox.cwd.clone(),
+        watchers: guard.watchers,
+    };
+    request.extensions_mut().insert(daemon);
+    request.extensions_mut().insert(Reached { app: guard.app, sandbox, guest });
+    next.run(request).await
+}
+
+/// Why a request may not have what the route gives; nothing where it may.
+fn refusal(
+    app: &App,
+    sandbox: &Sandbox,
+    port: u16,
+    needs: Needs,
+    request: &Request<Body>,
+) -> Option<(StatusCode, String)> {
+    let shows = |name: &str, token: &str| {
+        same(request.headers().get(name).map(HeaderValue::as_bytes).unwrap_or_default(), token)
+    };
+    let secure = Facts::of(sandbox).secure;
+    let unauthorised = (StatusCode::UNAUTHORIZED, envd::UNAUTHORISED.to_owned());
+    // The interpreter is a port like others, with more to ask for.
+    if port == code_interpreter::PORT && !sandbox.public && !shows(TRAFFIC, &sandbox.traffic_token) {
+        return Some((StatusCode::FORBIDDEN, NO_TRAFFIC.to_owned()));
+    }
+    let access = shows(ACCESS, &sandbox.access_token);
+    match needs {
+        Needs::Nothing | Needs::Life => None,
+        Needs::Access => (secure && !access).then_some(unauthorised),
+        Needs::AccessOrTraffic => {
+            (secure && !access && !shows(TRAFFIC, &sandbox.traffic_token)).then_some(unauthorised)
+        }
+        Needs::AccessOrSignature => {
+            files::refusal(secure.then_some(&sandbox.access_token), request, app.now().as_second())
+        }
+        // No row of a daemon asks for these.
+        Needs::Key(_) | Needs::KeyOnSocket | Needs::Toolbox(_) | Needs::ToolboxFile(_) | Needs::Port => {
+            Some(unauthorised)
+        }
+    }
+}
+
+const NO_TRAFFIC: &str = "missing or invalid traffic access token";
+
+impl Door {
+    /// A request whose host name, or whose headers, name a sandbox and a port of it.
+    pub async fn traffic(&self, id: &str, port: u16, named: Named, mut request: Request<Body>) -> Response {
+        if named == Named::ByHeader {
             strip_prefix(&mut request);
         }
-        let mut response = match port {
-            envd::PORT => self.daemon(sandbox, request).await,
-            code_interpreter::PORT => self.interpreter(sandbox, request).await,
-            port => self.port(sandbox, port, request).await,
+        let daemon = match port {
+            envd::PORT => &self.envd,
+            code_interpreter::PORT => &self.interpreter,
+            port => return self.port(id, port, named, request).await,
         };
-        if matches!(port, envd::PORT | code_interpreter::PORT) {
-            open_to_browsers(response.headers_mut());
-        }
+        let mut response = if request.method() == Method::OPTIONS {
+            // A browser asks what it may send: that is the same for every sandbox, and wakes none.
+            StatusCode::NO_CONTENT.into_response()
+        } else {
+            request.extensions_mut().insert(Addressed { id: id.to_owned(), port });
+            daemon.clone().oneshot(request).await.unwrap_or_else(|never| match never {})
+        };
+        open_to_browsers(response.headers_mut());
         response
     }
 
-    async fn daemon(&self, sandbox: Sandbox, request: Request<Body>) -> Response {
-        let id = sandbox.id.to_string();
-        let path = request.uri().path();
-        // Asking whether it lives must not bring it to life.
-        if path == "/health" && sandbox.state != State::Running {
-            return sandbox_not_found(&id);
-        }
-        let facts = Facts::of(&sandbox);
-        if facts.secure
-            && let Err(reason) = self.may_ask(&sandbox, &request)
-        {
-            return refuse(request, plain(StatusCode::UNAUTHORIZED, reason)).await;
-        }
-        let (sandbox, guest) = match self.app.reach_into(sandbox).await {
-            Ok(reached) => reached,
+    /// A port that a program inside listens on.
+    async fn port(&self, id: &str, port: u16, named: Named, request: Request<Body>) -> Response {
+        let sandbox = match self.app.sandbox_any(id).await {
+            Ok(sandbox) => sandbox,
             Err(error) => {
-                let answer = self.unreachable(&id, &error, request.headers());
+                let answer = unreachable(id, &error, request.headers());
                 return refuse(request, answer).await;
             }
         };
-        let figures = if path == "/metrics" {
-            figures::figures(&self.app, &sandbox).await.unwrap_or_default()
-        } else {
-            Default::default()
-        };
-        let daemon = Envd {
-            id,
-            guest,
-            env: sandbox.env.clone(),
-            template: sandbox.template.clone(),
-            default_user: sandbox.user.clone(),
-            default_cwd: sandbox.cwd.clone(),
-            figures,
-            watchers: self.watchers.clone(),
-        };
-        daemon.answer(request).await
-    }
-
-    /// Cells run with the sandbox's token; that it is there, and its contexts, any holder of its traffic may ask.
-    async fn interpreter(&self, sandbox: Sandbox, request: Request<Body>) -> Response {
-        let id = sandbox.id.to_string();
-        let headers = request.headers();
-        let header = |name: &str| headers.get(name).map(HeaderValue::as_bytes).unwrap_or_default();
-        let secure = Facts::of(&sandbox).secure;
-        if secure && request.uri().path() == "/execute" && !same(header("x-access-token"), &sandbox.access_token) {
-            return refuse(request, plain(StatusCode::UNAUTHORIZED, envd::UNAUTHORISED)).await;
-        }
-        if !sandbox.public && !same(header("e2b-traffic-access-token"), &sandbox.traffic_token) {
-            return refuse(request, plain(StatusCode::FORBIDDEN, "missing or invalid traffic access token")).await;
-        }
-        match self.app.reach_into(sandbox).await {
-            Ok((sandbox, guest)) => {
-                let interpreter = self.app.interpreter();
-                CodeInterpreter { interpreter, sandbox: &sandbox, guest: &guest }.answer(request).await
-            }
-            Err(error) => {
-                let answer = self.unreachable(&id, &error, request.headers());
-                refuse(request, answer).await
-            }
-        }
-    }
-
-    async fn port(&self, sandbox: Sandbox, port: u16, request: Request<Body>) -> Response {
-        let id = sandbox.id.to_string();
-        if !sandbox.public {
-            let shown =
-                request.headers().get("e2b-traffic-access-token").map(HeaderValue::as_bytes).unwrap_or_default();
-            if !same(shown, &sandbox.traffic_token) {
-                return refuse(request, plain(StatusCode::FORBIDDEN, "missing or invalid traffic access token")).await;
+        let (parts, body) = request.into_parts();
+        let entry = link::enter(&sandbox, port, &parts, self.app.now());
+        let request = Request::from_parts(parts, body);
+        match entry {
+            Entry::Open => {}
+            // Where the address is the API's own, no cookie is left at it.
+            Entry::Redirected(answer) if named == Named::ByHost => return answer,
+            Entry::Redirected(_) => {}
+            Entry::Ambiguous(reason) => return refuse(request, plain(StatusCode::BAD_REQUEST, reason)).await,
+            Entry::Closed => {
+                let advice = "It is private: open it with a link, which <code>cove link</code> makes.";
+                let answer = plain(StatusCode::FORBIDDEN, NO_TRAFFIC);
+                let answer = for_reader(request.headers(), answer, "This sandbox does not know you", advice);
+                return refuse(request, answer).await;
             }
         }
         let facts = Facts::of(&sandbox);
         match self.app.reach_into(sandbox).await {
-            Ok((_, guest)) => preview::forward(&guest, &id, port, facts.mask_request_host.as_deref(), request).await,
-            Err(error) => {
-                let answer = self.unreachable(&id, &error, request.headers());
-                refuse(request, answer).await
+            Ok((sandbox, guest)) => {
+                let inside = Inside { app: &self.app, sandbox: &sandbox, guest: &guest, port };
+                preview::forward(inside, named, facts.mask_request_host.as_deref(), request).await
             }
-        }
-    }
-
-    /// Whether a request shows the sandbox's token, or a signature where that will do.
-    fn may_ask(&self, sandbox: &Sandbox, request: &Request<Body>) -> Result<(), &'static str> {
-        if request.method() == Method::OPTIONS {
-            return Ok(());
-        }
-        match request.uri().path() {
-            "/health" => Ok(()),
-            "/files" => files::admits(&sandbox.access_token, request, self.app.now().as_second()),
-            _ => {
-                let shown = request.headers().get("x-access-token").map(HeaderValue::as_bytes).unwrap_or_default();
-                if same(shown, &sandbox.access_token) { Ok(()) } else { Err(envd::UNAUTHORISED) }
+            Err(error) => {
+                let answer = unreachable(id, &error, request.headers());
+                refuse(request, answer).await
             }
         }
     }
@@ -160,25 +225,25 @@ impl Door {
             Err(error) => return ApiError::from(error).into_response(),
         };
         match signer {
-            Some(id) => self.traffic(&id, envd::PORT, Reached::ByHeader, request).await,
+            Some(id) => self.traffic(&id, envd::PORT, Named::ByHeader, request).await,
             None => plain(StatusCode::UNAUTHORIZED, signature::Invalid::Wrong.as_str()),
         }
     }
+}
 
-    fn unreachable(&self, id: &str, error: &Error, headers: &HeaderMap) -> Response {
-        match error {
-            Error::Internal { detail } => {
-                tracing::error!(sandbox = id, detail, "sandbox traffic");
-                plain(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string())
-            }
-            Error::Elsewhere { .. } => plain(StatusCode::MISDIRECTED_REQUEST, &error.to_string()),
-            // Its server is down.
-            Error::Exhausted { .. } => plain(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
-            Error::Unavailable { .. } | Error::Full(_) => ApiError::again(error).into_response(),
-            _ => {
-                let advice = "It was ended, it sleeps, or it never was.";
-                for_reader(headers, sandbox_not_found(id), "No such sandbox", advice)
-            }
+fn unreachable(id: &str, error: &Error, headers: &HeaderMap) -> Response {
+    match error {
+        Error::Internal { detail } => {
+            tracing::error!(sandbox = id, detail, "sandbox traffic");
+            plain(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string())
+        }
+        Error::Elsewhere { .. } => plain(StatusCode::MISDIRECTED_REQUEST, &error.to_string()),
+        // Its server is down.
+        Error::Exhausted { .. } => plain(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
+        Error::Unavailable { .. } | Error::Full(_) => ApiError::again(error).into_response(),
+        _ => {
+            let advice = "It was ended, it sleeps, or it never was.";
+            for_reader(headers, sandbox_not_found(id), "No such sandbox", advice)
         }
     }
 }

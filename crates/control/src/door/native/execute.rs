@@ -14,7 +14,7 @@ use super::tree::{DEEPEST, EntryView, entries};
 use crate::guest::GuestError;
 use crate::interpreter::cell::{CellError, CellResult};
 use crate::session::{Artifact, Execution};
-use crate::{App, Error, Scope};
+use crate::{App, Error};
 
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -117,7 +117,6 @@ pub async fn write_file(
     Authenticated(caller): Authenticated,
     Body(body): Body<WriteBody>,
 ) -> Result<Json<EntryView>, ApiError> {
-    caller.require(Scope::Write)?;
     let bytes = match (body.content, body.content_base64) {
         (Some(text), None) => text.into_bytes(),
         (None, Some(text)) => base64::engine::general_purpose::STANDARD

@@ -15,7 +15,7 @@ use super::error::ApiError;
 use super::extract::{Params, Path};
 use super::tree::EntryView;
 use crate::guest::{Guest, GuestError, Item, Operation};
-use crate::{App, Error, Scope};
+use crate::{App, Error};
 
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -165,7 +165,6 @@ pub async fn write(
     Params(query): Params<WriteQuery>,
     body: Body,
 ) -> Result<Json<EntryView>, ApiError> {
-    caller.require(Scope::Write)?;
     let how = match query.how.unwrap_or_default() {
         How::Replace => WriteMode::Replace,
         How::Create => WriteMode::Create,

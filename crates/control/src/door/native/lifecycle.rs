@@ -8,7 +8,7 @@ use super::auth::Authenticated;
 use super::error::ApiError;
 use super::extract::Path;
 use super::view::SandboxView;
-use crate::{App, Scope};
+use crate::App;
 
 type One = Result<Json<SandboxView>, ApiError>;
 
@@ -82,7 +82,6 @@ pub async fn touch(
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
     let sandbox = app.sandbox(&caller, &id).await?;
-    caller.require(Scope::Write)?;
     app.touch(&sandbox.id);
     Ok(StatusCode::NO_CONTENT)
 }

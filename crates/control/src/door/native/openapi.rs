@@ -77,7 +77,7 @@ fn add_old_names(document: &mut OpenApi) {
 
 /// The whole document.
 pub fn document() -> OpenApi {
-    let mut document = described().into_openapi();
+    let mut document = described().router.into_openapi();
     let mut unguarded = Unguarded::openapi();
     unguarded.paths.paths.values_mut().for_each(name_by_method);
     document.merge(unguarded);

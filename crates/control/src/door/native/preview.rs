@@ -1,28 +1,28 @@
-//! A sandbox's ports by path, for those without wildcard DNS: `/api/sandboxes/{id}/ports/{port}/proxy/…`.
+//! A sandbox's ports by path, for those without wildcard DNS: `/api/sandboxes/{id}/ports/{port}/proxy/…`, and links to
+//! them by path and by host name.
 //!
 //! The right to it is the organisation's key, the sandbox's traffic token (`X-Cove-Traffic-Token`, or `?cove_token=`),
-//! a signed link that ends, or a sandbox that is public.
+//! a signed link that ends (`door/link.rs`), or a sandbox that is public.
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Uri, header};
 use axum::response::Response;
 use axum::{Extension, Json};
-use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::{Deserialize, Serialize};
-use sha2::Sha256;
 
-use super::auth::Authenticated;
+use super::auth::{self, Authenticated};
 use super::error::ApiError;
 use super::extract::{Params, Path};
 use crate::clock::{Timestamp, after};
-use crate::door::{relay, shield};
+use crate::door::link::{self, TOKEN};
+use crate::door::relay::{self, Inside};
+use crate::door::shield;
 use crate::guest::{Guest, GuestError};
 use crate::sandbox::Sandbox;
 use crate::secret::same;
 use crate::tls::{Secure, certified_domain};
-use crate::{App, Error, Scope, right};
-
-const TOKEN: &str = "cove_token";
+use crate::{App, Error, Scope};
 
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -35,9 +35,10 @@ pub struct LinkQuery {
 
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct Link {
-    /// By path, with a signature that ends.
+    /// By path, with a signature that ends: for programs, and where host names below the domain lead nowhere.
     url: String,
-    /// By host name; needs the token unless the sandbox is public.
+    /// By host name, with the same signature: for browsers. The page has an origin of its own, so absolute links, cookies
+    /// and WebSockets work. The token becomes a cookie at the first visit.
     host_url: String,
     #[schema(value_type = String, format = DateTime)]
     expires_at: Timestamp,
@@ -57,8 +58,6 @@ pub async fn link(
 ) -> Result<Json<Link>, ApiError> {
     check_port(port)?;
     let sandbox = app.sandbox(&caller, &id).await?;
-    // What listens there may do anything that it is asked to.
-    caller.require(Scope::Write)?;
     let seconds = query.expires_in_seconds.unwrap_or(3600);
     if !(1..=604_800).contains(&seconds) {
         return Err(Error::invalid("expires_in_seconds", "1 to 604800").into());
@@ -66,7 +65,7 @@ pub async fn link(
     let expires_at = after(app.now(), seconds);
     let base = base_url(&app, &headers);
     let id = &sandbox.id;
-    let signature = sign(&sandbox, port, expires_at);
+    let signature = link::sign(&sandbox, port, expires_at);
     let authority = base.split("://").nth(1).unwrap_or_default();
     let port_of_server = authority.rsplit_once(':').map(|(_, port)| format!(":{port}")).unwrap_or_default();
     let scheme = base.split("://").next().unwrap_or("http");
@@ -77,7 +76,7 @@ pub async fn link(
     };
     Ok(Json(Link {
         url: format!("{base}/api/sandboxes/{id}/ports/{port}/proxy/?{TOKEN}={signature}"),
-        host_url: format!("{scheme}://{port}-{id}.{domain}{port_of_server}/"),
+        host_url: format!("{scheme}://{port}-{id}.{domain}{port_of_server}/?{TOKEN}={signature}"),
         expires_at,
     }))
 }
@@ -98,31 +97,6 @@ pub fn base_url(app: &App, headers: &HeaderMap) -> String {
     // TLS of ours says so in the same header as a proxy before us.
     let scheme = if text("x-forwarded-proto") == Some("https") { "https" } else { "http" };
     format!("{scheme}://{host}")
-}
-
-/// `{end}.{hmac}`: good for one port of one sandbox until then; new tokens of the sandbox end it.
-fn sign(sandbox: &Sandbox, port: u16, end: Timestamp) -> String {
-    let mut mac =
-        Hmac::<Sha256>::new_from_slice(sandbox.traffic_token.as_bytes()).expect("HMAC takes a key of any length");
-    mac.update(format!("{}/{port}/{}", sandbox.id, end.as_second()).as_bytes());
-    format!("{}.{}", end.as_second(), hex::encode(mac.finalize().into_bytes()))
-}
-
-fn is_signed(sandbox: &Sandbox, port: u16, token: &str, now: Timestamp) -> bool {
-    let Some((end, _)) = token.split_once('.') else { return false };
-    let Some(end) = end.parse().ok().and_then(|second| Timestamp::from_second(second).ok()) else { return false };
-    if end <= now || !same(token, sign(sandbox, port, end)) {
-        return false;
-    }
-    right::hold_link(end);
-    true
-}
-
-/// Every method that a program inside may want. `TRACE` and `CONNECT` are for the hop before us.
-pub fn methods<H: axum::handler::Handler<T, App>, T: 'static>(handler: H) -> axum::routing::MethodRouter<App> {
-    use axum::routing::MethodFilter as Method;
-    let all = [Method::GET, Method::OPTIONS, Method::PUT, Method::POST, Method::PATCH, Method::DELETE];
-    axum::routing::on(all.into_iter().fold(Method::HEAD, Method::or), handler)
 }
 
 /// A port's own root
@@ -162,78 +136,65 @@ fn below_proxy(sent: &str) -> &str {
 }
 
 async fn pass(app: App, id: String, port: u16, path: String, request: Request) -> Result<Response, ApiError> {
-    let (headers, uri) = (request.headers().clone(), request.uri().clone());
     check_port(port)?;
-    let (sandbox, guest) = admit(&app, &id, port, &headers, &uri).await?;
-    app.touch(&sandbox.id);
-    Ok(forward(&guest, port, &path, request).await?)
+    let (parts, body) = request.into_parts();
+    let (admitted, guest) = admit(&app, &id, port, &parts).await?;
+    app.touch(&admitted.sandbox.id);
+    Ok(forward(&app, admitted, &guest, port, &path, Request::from_parts(parts, body)).await?)
 }
 
-async fn admit(app: &App, id: &str, port: u16, headers: &HeaderMap, uri: &Uri) -> Result<(Sandbox, Guest), Error> {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let key = text("x-api-key").or_else(|| text("authorization").and_then(|value| value.strip_prefix("Bearer ")));
-    if let Some(key) = key
-        && let Ok(caller) = app.authenticate(key).await
+struct Admitted {
+    sandbox: Sandbox,
+    /// The link that was followed, and its end.
+    link: Option<Timestamp>,
+}
+
+async fn admit(app: &App, id: &str, port: u16, request: &Parts) -> Result<(Admitted, Guest), Error> {
+    if let Some(key) = auth::secret(&request.headers)
+        && let Ok(caller) = app.authenticate(&key).await
     {
         app.sandbox(&caller, id).await?;
+        // What listens there may do anything that it is asked to.
         caller.require(Scope::Write)?;
-        return app.reach(&caller, id).await;
+        let (sandbox, guest) = app.reach(&caller, id).await?;
+        return Ok((Admitted { sandbox, link: None }, guest));
     }
     // Without the right it is not there at all.
     let missing = || Error::not_found("sandbox", id);
     let sandbox = app.sandbox_any(id).await.map_err(|_| missing())?;
-    let in_query =
-        uri.query().and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix(TOKEN)?.strip_prefix('=')));
-    let token = text("x-cove-traffic-token").or(in_query).or_else(|| cookie(headers));
-    let opens = sandbox.public
-        || token
-            .is_some_and(|token| same(token, &sandbox.traffic_token) || is_signed(&sandbox, port, token, app.now()));
+    let token = link::in_query(&request.uri).map_err(|reason| Error::invalid("query", reason))?;
+    let shown = request.headers.get("x-cove-traffic-token").is_some_and(|token| same(token, &sandbox.traffic_token));
+    let link = token.and_then(|token| link::opens(&sandbox, port, &token, app.now()));
+    let opens = sandbox.public || shown || link.is_some() || link::by_cookie(&sandbox, port, request, app.now());
     if !opens {
         return Err(missing());
     }
-    app.reach_any(sandbox.id.as_str()).await
+    let (sandbox, guest) = app.reach_any(sandbox.id.as_str()).await?;
+    Ok((Admitted { sandbox, link }, guest))
 }
 
-/// A page that was opened by a signed link asks for its parts with the cookie that the link left.
-fn cookie(headers: &HeaderMap) -> Option<&str> {
-    let all = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
-    all.flat_map(|text| text.split(';')).find_map(|pair| pair.trim().strip_prefix(TOKEN)?.strip_prefix('='))
-}
-
-async fn forward(guest: &Guest, port: u16, path: &str, mut request: Request) -> Result<Response, Error> {
-    // The router has taken our own prefix off; a browser has not.
-    let prefix = format!("/api{}", request.uri().path().strip_suffix(path).unwrap_or_default());
-    let link = signed_link(request.uri());
-    prepare(&mut request, path);
-    let mut answer = relay::to_port(guest, port, relay::Host::AsSent, request).await.map_err(GuestError::from)?;
-    if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(answer);
-    }
+async fn forward(
+    app: &App,
+    Admitted { sandbox, link }: Admitted,
+    guest: &Guest,
+    port: u16,
+    path: &str,
+    request: Request,
+) -> Result<Response, Error> {
+    let (mut parts, body) = request.into_parts();
+    let prefix = format!("/api{}", parts.uri.path().strip_suffix(path).unwrap_or_default());
+    // A page that was opened by a link asks for its parts with the cookie that the link left.
+    let cookie = link.map(|end| link::cookie(&sandbox, port, end, app.now(), &prefix, link::transport(&parts)));
+    let question = parts.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+    parts.uri = format!("/{path}{question}").parse().unwrap_or_else(|_| Uri::from_static("/"));
+    let inside = Inside { app, sandbox: &sandbox, guest, port };
+    let request = Request::from_parts(parts, body);
+    let mut answer = relay::to_port(inside, relay::Host::AsSent, request).await.map_err(GuestError::from)?;
     shield::below(&prefix, answer.headers_mut());
-    if let Some(token) = link {
-        let cookie = format!("{TOKEN}={token}; Path={prefix}; HttpOnly; SameSite=Lax");
-        if let Ok(cookie) = HeaderValue::from_str(&cookie) {
-            answer.headers_mut().append(header::SET_COOKIE, cookie);
-        }
+    if let Some(cookie) = cookie {
+        answer.headers_mut().append(header::SET_COOKIE, cookie);
     }
     Ok(answer)
-}
-
-fn signed_link(uri: &Uri) -> Option<String> {
-    let pairs = uri.query()?.split('&');
-    pairs.filter_map(|pair| pair.strip_prefix(TOKEN)?.strip_prefix('=')).next().map(ToOwned::to_owned)
-}
-
-/// As the program inside shall see it: its own path, none of our secrets.
-fn prepare(request: &mut Request, path: &str) {
-    let query: Vec<&str> = request.uri().query().map(|query| query.split('&').collect()).unwrap_or_default();
-    let query: Vec<&str> = query.into_iter().filter(|pair| !pair.starts_with(TOKEN)).collect();
-    let question = if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) };
-    let uri = format!("/{path}{question}");
-    *request.uri_mut() = uri.parse().unwrap_or_else(|_| Uri::from_static("/"));
-    for name in ["authorization", "cookie", "x-api-key", "x-cove-traffic-token"] {
-        request.headers_mut().remove(name);
-    }
 }
 
 #[cfg(test)]

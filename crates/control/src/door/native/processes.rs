@@ -17,7 +17,7 @@ use super::exec::ExitView;
 use super::extract::{Body, Path};
 use crate::clock::{Timestamp, from_millisecond};
 use crate::guest::{Guest, GuestError};
-use crate::{App, Error, Scope};
+use crate::{App, Error};
 
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct ProcessView {
@@ -116,7 +116,6 @@ pub async fn forget(
     Authenticated(caller): Authenticated,
     Path((id, process)): Path<(String, String)>,
 ) -> Result<StatusCode, ApiError> {
-    caller.require(Scope::Write)?;
     let (_, guest) = app.reach(&caller, &id).await?;
     guest.call(&Request::Forget { process: selector(&process) }).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -162,7 +161,6 @@ pub async fn signal(
     Path((id, process)): Path<(String, String)>,
     Body(body): Body<SignalBody>,
 ) -> Result<StatusCode, ApiError> {
-    caller.require(Scope::Write)?;
     if !(1..=64).contains(&body.signal) {
         return Err(Error::invalid("signal", "a number from 1 to 64").into());
     }
@@ -184,7 +182,6 @@ pub async fn input(
     Path((id, process)): Path<(String, String)>,
     body: HttpBody,
 ) -> Result<StatusCode, ApiError> {
-    caller.require(Scope::Write)?;
     let (_, guest) = app.reach(&caller, &id).await?;
     let mut operation = guest.send(&Request::Input { process: selector(&process) }).await?;
     let mut stream = body.into_data_stream();

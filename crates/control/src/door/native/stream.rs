@@ -31,7 +31,7 @@ use super::extract::Path;
 use crate::door::websocket::{SHORT, bounded};
 use crate::guest::{Guest, GuestError, Item, Receiver, Sender};
 use crate::sandbox::Sandbox;
-use crate::{App, Error, Scope};
+use crate::{App, Error};
 
 /// The first message.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
@@ -77,7 +77,6 @@ pub async fn exec_stream(
     Path(id): Path<String>,
     upgrade: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
 ) -> Result<Response, ApiError> {
-    caller.require(Scope::Write)?;
     let (sandbox, guest) = app.reach(&caller, &id).await?;
     let upgrade = upgrade.map_err(|_| Error::invalid("upgrade", "this call is a WebSocket"))?;
     Ok(bounded(upgrade, SHORT).on_upgrade(move |socket| async move { converse(app, sandbox, guest, socket).await }))

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use cove_protocol::frame::{self, read_async, write_async};
 use cove_protocol::process::{Command, Selector};
 use cove_protocol::{Control, Event, Failure, FailureKind, Frame, Kind, Reply, Request, VERSION};
-use tokio::io::{DuplexStream, ReadHalf, WriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 
 use super::files::{Files, absolute};
 use super::process::Process;
@@ -297,11 +297,13 @@ impl FakeGuest {
             Request::Ports => line.reply(Ok(Reply::Ports { ports: Vec::new() })).await,
             Request::Usage => line.reply(Ok(Reply::Usage { usage: Default::default() })).await,
             Request::Dial { port } => {
-                // Whatever listens there repeats what it hears.
-                let _ = port;
                 line.reply(Ok(Reply::Done)).await?;
                 let mut to = line.to;
                 let mut from = line.from;
+                if port == 80 {
+                    return show_request(&mut from, &mut to).await;
+                }
+                // Whatever else listens repeats what it hears.
                 tokio::io::copy(&mut from, &mut to).await?;
                 Ok(())
             }
@@ -315,6 +317,29 @@ impl FakeGuest {
             }
         }
     }
+}
+
+/// A web server whose page is the head of the request that it was sent, and which sets whatever cookies the request's
+/// `X-Set-Cookie` lines say.
+async fn show_request(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin)) -> Outcome {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") && head.len() < 64 << 10 {
+        let mut byte = [0];
+        if from.read(&mut byte).await? == 0 {
+            return Ok(());
+        }
+        head.extend(byte);
+    }
+    let mut answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n", head.len()).into_bytes();
+    for line in head.split(|byte| *byte == b'\n') {
+        if let Some(cookie) = line.strip_prefix(b"X-Set-Cookie: ") {
+            answer.extend([b"Set-Cookie: ", cookie, b"\n"].concat());
+        }
+    }
+    answer.extend(b"\r\n");
+    answer.extend(&head);
+    to.write_all(&answer).await?;
+    Ok(())
 }
 
 async fn entries_of(entries: Result<Vec<cove_protocol::file::Entry>, Failure>, mut line: Line) -> Outcome {

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::create::{self, Intervals};
+use crate::Caller;
 use crate::door::daytona::Door;
 use crate::door::daytona::admit::Authenticated;
 use crate::door::daytona::body::Lenient;
@@ -16,7 +17,6 @@ use crate::door::daytona::origin::Origin;
 use crate::door::daytona::problem::{Answer, Problem};
 use crate::door::daytona::view;
 use crate::sandbox::change::Visibility;
-use crate::{Caller, Scope};
 
 type One = Answer<Json<Value>>;
 
@@ -150,7 +150,6 @@ pub async fn activity(
     Path(id): Path<String>,
 ) -> Answer<StatusCode> {
     let sandbox = door.app.sandbox(&caller, &id).await?;
-    caller.require(Scope::Write)?;
     door.app.touch(&sandbox.id);
     Ok(StatusCode::CREATED)
 }

@@ -5,26 +5,26 @@
 
 use std::io;
 
+use axum::Extension;
 use axum::body::Body;
-use axum::extract::Query;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use axum::{Extension, Router};
 use bytes::Bytes;
 use cove_protocol::{Reply, Request};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
-use super::Machine;
 use super::files::{problem, unexpected};
+use super::{Machine, READ, READ_FILE};
+use crate::door::daytona::admit::FilePath;
 use crate::door::daytona::body::Lenient;
 use crate::door::daytona::problem::{Answer, Problem};
+use crate::door::table::Table;
 use crate::guest::{Item, Receiver};
 
-pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    Router::new().route("/files/bulk-download", post(bulk)).route("/files/download", get(single))
+pub fn table() -> Table<()> {
+    Table::new().post("/files/bulk-download", READ, bulk).get("/files/download", READ_FILE, single)
 }
 
 const BOUNDARY: &str = "DAYTONA-FILE-BOUNDARY";
@@ -137,19 +137,20 @@ fn part_head(name: &str, path: &str, kind: &str, length: u64) -> String {
     )
 }
 
-#[derive(Deserialize)]
-struct One {
-    path: String,
-}
-
-async fn single(Extension(machine): Extension<Machine>, Query(query): Query<One>) -> Answer<Response> {
-    let opened = open(&machine, &query.path).await?;
+async fn single(
+    Extension(machine): Extension<Machine>,
+    Extension(FilePath(path)): Extension<FilePath>,
+) -> Answer<Response> {
+    if path.is_empty() {
+        return Err(Problem::bad_request("path is required"));
+    }
+    let opened = open(&machine, &path).await?;
     let size = opened.size;
     let (pieces, read) = mpsc::channel(4);
     tokio::spawn(async move {
         let _ = copy(opened, &pieces).await;
     });
-    let name = utf8_percent_encode(query.path.rsplit('/').next().unwrap_or_default(), PLAIN);
+    let name = utf8_percent_encode(path.rsplit('/').next().unwrap_or_default(), PLAIN);
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
         (header::CONTENT_LENGTH, size.to_string()),

@@ -2,17 +2,17 @@
 
 use axum::extract::Query;
 use axum::http::StatusCode;
-use axum::routing::{get, post};
-use axum::{Extension, Json, Router};
+use axum::{Extension, Json};
 use cove_protocol::file::{Entry, FileKind};
 use cove_protocol::{Event, FailureKind, Reply, Request};
 use futures::{StreamExt as _, TryStreamExt as _};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::Machine;
+use super::{Machine, READ, WRITE};
 use crate::door::daytona::body::Lenient;
 use crate::door::daytona::problem::{Answer, Problem};
+use crate::door::table::Table;
 use crate::guest::{Guest, GuestError, Item};
 
 /// The most entries or matches one call answers with; the sandbox decides how many there are.
@@ -21,17 +21,19 @@ const MOST: usize = 100_000;
 /// Links of a listing that are followed at the same time.
 const AT_ONCE: usize = 16;
 
-pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    Router::new()
-        .route("/files", get(list).delete(remove))
-        .route("/files/", get(list).delete(remove))
-        .route("/files/info", get(info))
-        .route("/files/folder", post(make_folder))
-        .route("/files/move", post(rename))
-        .route("/files/permissions", post(set_permissions))
-        .route("/files/find", get(find_text))
-        .route("/files/search", get(search_names))
-        .route("/files/replace", post(replace))
+pub fn table() -> Table<()> {
+    Table::new()
+        .get("/files", READ, list)
+        .delete("/files", WRITE, remove)
+        .get("/files/", READ, list)
+        .delete("/files/", WRITE, remove)
+        .get("/files/info", READ, info)
+        .post("/files/folder", WRITE, make_folder)
+        .post("/files/move", WRITE, rename)
+        .post("/files/permissions", WRITE, set_permissions)
+        .get("/files/find", READ, find_text)
+        .get("/files/search", READ, search_names)
+        .post("/files/replace", WRITE, replace)
 }
 
 #[derive(Serialize)]

@@ -2,36 +2,40 @@
 
 use axum::extract::Query;
 use axum::http::StatusCode;
-use axum::routing::{get, post};
-use axum::{Extension, Json, Router};
+use axum::{Extension, Json};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Machine;
+use super::{Machine, READ, WRITE};
 use crate::door::daytona::body::Lenient;
 use crate::door::daytona::problem::{Answer, Problem};
+use crate::door::table::Table;
 use crate::git::{
     Change, Cloning, Credentials, Git, GitError, NewCommit, Pull, Push, Reset, ResetMode, Restore, Scope, Tls,
 };
 
-pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    Router::new()
-        .route("/git/clone", post(clone))
-        .route("/git/status", get(status))
-        .route("/git/add", post(add))
-        .route("/git/commit", post(commit))
-        .route("/git/push", post(push))
-        .route("/git/pull", post(pull))
-        .route("/git/branches", get(branches).post(create_branch).delete(delete_branch))
-        .route("/git/checkout", post(checkout))
-        .route("/git/history", get(history))
-        .route("/git/init", post(init))
-        .route("/git/reset", post(reset))
-        .route("/git/restore", post(restore))
-        .route("/git/remotes", get(remotes).post(add_remote))
-        .route("/git/config", get(get_config).post(set_config))
-        .route("/git/config/user", post(set_user))
-        .route("/git/credentials", post(lend_credentials))
+pub fn table() -> Table<()> {
+    Table::new()
+        .post("/git/clone", WRITE, clone)
+        .get("/git/status", READ, status)
+        .post("/git/add", WRITE, add)
+        .post("/git/commit", WRITE, commit)
+        .post("/git/push", WRITE, push)
+        .post("/git/pull", WRITE, pull)
+        .get("/git/branches", READ, branches)
+        .post("/git/branches", WRITE, create_branch)
+        .delete("/git/branches", WRITE, delete_branch)
+        .post("/git/checkout", WRITE, checkout)
+        .get("/git/history", READ, history)
+        .post("/git/init", WRITE, init)
+        .post("/git/reset", WRITE, reset)
+        .post("/git/restore", WRITE, restore)
+        .get("/git/remotes", READ, remotes)
+        .post("/git/remotes", WRITE, add_remote)
+        .get("/git/config", READ, get_config)
+        .post("/git/config", WRITE, set_config)
+        .post("/git/config/user", WRITE, set_user)
+        .post("/git/credentials", WRITE, lend_credentials)
 }
 
 fn git(machine: &Machine) -> Git {

@@ -10,15 +10,15 @@ use axum::extract::Path;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::http::HeaderMap;
 use axum::response::Response;
-use axum::routing::{delete, get};
-use axum::{Extension, Json, Router};
+use axum::{Extension, Json};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Machine;
 use super::websocket::{self, FAILED, NORMAL};
+use super::{Machine, READ, WRITE};
 use crate::door::daytona::body::Lenient;
 use crate::door::daytona::problem::{Answer, Problem};
+use crate::door::table::Table;
 use crate::interpreter::{Cell, CellEvent, Context, ContextId, InterpreterError, Language, NewContext};
 
 const DEFAULT: &str = "default";
@@ -29,11 +29,12 @@ const MALFORMED: u16 = 1002;
 const REFUSED: u16 = 1008;
 const TIMED_OUT: u16 = 4008;
 
-pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    Router::new()
-        .route("/process/interpreter/context", get(list).post(create))
-        .route("/process/interpreter/context/{id}", delete(remove))
-        .route("/process/interpreter/execute", get(execute))
+pub fn table() -> Table<()> {
+    Table::new()
+        .get("/process/interpreter/context", READ, list)
+        .post("/process/interpreter/context", WRITE, create)
+        .delete("/process/interpreter/context/{id}", WRITE, remove)
+        .get("/process/interpreter/execute", WRITE, execute)
 }
 
 impl From<InterpreterError> for Problem {

@@ -27,9 +27,10 @@ use std::sync::{Arc, Mutex};
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 
-use crate::App;
+use crate::door::table::{Needs, Table};
 use crate::guest::Guest;
 use crate::sandbox::Sandbox;
+use crate::{App, Scope};
 
 /// The sandbox that a toolbox call is about. Whoever admits the request puts it into its extensions.
 #[derive(Clone)]
@@ -92,18 +93,26 @@ impl Desk {
     }
 }
 
-/// Every toolbox path, below `/{sandbox}`. Requests must carry a [`Machine`].
-pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    Router::new()
-        .merge(system::router())
-        .merge(files::router())
-        .merge(upload::router())
-        .merge(download::router())
-        .merge(process::router())
-        .merge(session::router())
-        .merge(terminal::router())
-        .merge(git::router())
-        .merge(interpreter::router())
-        // Files are streamed and commands may be long; each handler bounds what it holds.
-        .layer(DefaultBodyLimit::disable())
+/// What the rows ask for: a key of that scope or the sandbox's own token, and a link where it is about one file.
+const READ: Needs = Needs::Toolbox(Scope::Read);
+const WRITE: Needs = Needs::Toolbox(Scope::Write);
+const READ_FILE: Needs = Needs::ToolboxFile(Scope::Read);
+const WRITE_FILE: Needs = Needs::ToolboxFile(Scope::Write);
+
+/// Every toolbox path, below `/{sandbox}`. Handlers find the [`Machine`] that the guard left.
+pub fn table() -> Table<()> {
+    system::table()
+        .and(files::table())
+        .and(upload::table())
+        .and(download::table())
+        .and(process::table())
+        .and(session::table())
+        .and(terminal::table())
+        .and(git::table())
+        .and(interpreter::table())
+}
+
+/// Files are streamed and commands may be long; each handler bounds what it holds.
+pub fn limits(router: Router) -> Router {
+    router.layer(DefaultBodyLimit::disable())
 }

@@ -3,21 +3,21 @@
 use std::collections::BTreeMap;
 
 use axum::http::StatusCode;
-use axum::routing::post;
-use axum::{Extension, Json, Router};
+use axum::{Extension, Json};
 use cove_protocol::process::{Command, OnDisconnect, Selector, Spec, Stdio};
 use cove_protocol::{Failure, FailureKind, Reply, Request};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::charts::Mark;
-use super::{Machine, output};
+use super::{Machine, WRITE, output};
 use crate::door::daytona::body::Lenient;
 use crate::door::daytona::problem::{Answer, Problem};
+use crate::door::table::Table;
 use crate::guest::GuestError;
 
-pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    Router::new().route("/process/execute", post(execute)).route("/process/code-run", post(run_code))
+pub fn table() -> Table<()> {
+    Table::new().post("/process/execute", WRITE, execute).post("/process/code-run", WRITE, run_code)
 }
 
 /// Bash where the template has it, else what it has, to run `$1`.

@@ -5,32 +5,35 @@ use std::time::{Duration, Instant};
 
 use axum::extract::Path;
 use axum::response::Response;
-use axum::routing::{any, get, post};
-use axum::{Extension, Json, Router};
+use axum::{Extension, Json};
 use cove_protocol::{Reply, Request};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Machine;
 use super::files::unexpected;
+use super::{Machine, READ, WRITE};
 use crate::door::daytona::body::Lenient;
 use crate::door::daytona::forward;
 use crate::door::daytona::problem::{Answer, Problem};
+use crate::door::relay::Inside;
+use crate::door::table::Table;
 
-pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    Router::new()
-        .route("/user-home-dir", get(home))
-        .route("/project-dir", get(work_directory))
-        .route("/work-dir", get(work_directory))
-        .route("/version", get(version))
-        .route("/system/metrics", get(measurements))
-        .route("/env", post(set_env))
-        .route("/proxy/{port}/{*path}", any(proxy))
-        .route("/port", get(ports))
-        .route("/port/{port}/in-use", get(port_in_use))
-        .route("/lsp/{*call}", any(no_language_servers))
-        .route("/computeruse/{*call}", any(no_desktop))
-        .route("/init", post(|| async { Json(json!({ "message": "ready" })) }))
+pub fn table() -> Table<()> {
+    Table::new()
+        .get("/user-home-dir", READ, home)
+        .get("/project-dir", READ, work_directory)
+        .get("/work-dir", READ, work_directory)
+        .get("/version", READ, version)
+        .get("/system/metrics", READ, measurements)
+        .post("/env", WRITE, set_env)
+        // What listens there may do anything that it is asked to, whatever the method.
+        .any("/proxy/{port}", WRITE, proxy)
+        .any("/proxy/{port}/{*path}", WRITE, proxy)
+        .get("/port", READ, ports)
+        .get("/port/{port}/in-use", READ, port_in_use)
+        .any("/lsp/{*call}", READ, no_language_servers)
+        .any("/computeruse/{*call}", READ, no_desktop)
+        .post("/init", WRITE, || async { Json(json!({ "message": "ready" })) })
 }
 
 async fn absolute(machine: &Machine, path: &str) -> Answer<String> {
@@ -107,15 +110,19 @@ async fn set_env(Extension(machine): Extension<Machine>, Lenient(body): Lenient<
 
 async fn proxy(
     Extension(machine): Extension<Machine>,
-    Path((port, _)): Path<(u16, String)>,
+    Path(path): Path<BTreeMap<String, String>>,
     mut request: axum::extract::Request,
 ) -> Answer<Response> {
+    let port = path.get("port").and_then(|port| port.parse::<u16>().ok()).filter(|port| *port > 0);
+    let port = port.ok_or_else(|| Problem::bad_request("the port is not between 1 and 65535"))?;
     // The path as it was written: what is encoded stays so.
-    let own = format!("/proxy/{port}");
-    let text = request.uri().to_string();
-    let rest = text.strip_prefix(&own).unwrap_or("/").to_owned();
-    *request.uri_mut() = rest.parse().map_err(|_| Problem::bad_request("the path cannot be passed on"))?;
-    forward::to_port(&machine.guest, port, "", request).await
+    let rest = request.uri().path().splitn(4, '/').nth(3).unwrap_or_default();
+    let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
+    let below = format!("/daytona/toolbox/{}/proxy/{port}", machine.id);
+    *request.uri_mut() =
+        format!("/{rest}{query}").parse().map_err(|_| Problem::bad_request("the path cannot be passed on"))?;
+    let Machine { app, sandbox, guest, .. } = &machine;
+    forward::to_port(Inside { app, sandbox, guest, port }, &below, request).await
 }
 
 async fn listening(machine: &Machine) -> Answer<Vec<u16>> {

@@ -11,8 +11,7 @@ use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Path, Query};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use axum::routing::{get, post};
-use axum::{Extension, Json, Router};
+use axum::{Extension, Json};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cove_protocol::process::{Command, Exit, Info, Selector, Spec, Stdio, TerminalSize};
@@ -21,11 +20,12 @@ use futures::{SinkExt, StreamExt};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Machine;
 use super::files::unexpected;
 use super::websocket::{self, EXIT_CONTROL, FAILED, NORMAL, TERMINAL_ENV};
+use super::{Machine, READ, WRITE};
 use crate::door::daytona::body::Lenient;
 use crate::door::daytona::problem::{Answer, Problem};
+use crate::door::table::Table;
 use crate::guest::{Item, Operation};
 
 const TAG: &str = "daytona-pty:";
@@ -39,13 +39,15 @@ const FLUSH_WITHIN: Duration = Duration::from_secs(5);
 /// An interactive login shell: bash where the template has it.
 const SHELL: &str = "if command -v bash >/dev/null; then exec bash -i -l; fi; exec sh -i -l";
 
-pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    Router::new()
-        .route("/process/pty", get(list).post(create))
-        .route("/process/pty/create-connect", get(create_and_connect))
-        .route("/process/pty/{id}", get(show).delete(kill))
-        .route("/process/pty/{id}/resize", post(resize))
-        .route("/process/pty/{id}/connect", get(connect))
+pub fn table() -> Table<()> {
+    Table::new()
+        .get("/process/pty", READ, list)
+        .post("/process/pty", WRITE, create)
+        .get("/process/pty/create-connect", WRITE, create_and_connect)
+        .get("/process/pty/{id}", READ, show)
+        .delete("/process/pty/{id}", WRITE, kill)
+        .post("/process/pty/{id}/resize", WRITE, resize)
+        .get("/process/pty/{id}/connect", WRITE, connect)
 }
 
 /// The terminals whose shell runs; one that has exited is gone, and its name is free again.

@@ -3,26 +3,27 @@
 use std::collections::HashMap;
 
 use axum::extract::multipart::{Field, MultipartError};
-use axum::extract::{FromRequest, Multipart, Query, Request as HttpRequest};
+use axum::extract::{FromRequest, Multipart, Request as HttpRequest};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
-use axum::{Extension, Json, Router};
+use axum::{Extension, Json};
 use bytes::Bytes;
 use cove_protocol::Request;
 use cove_protocol::file::WriteMode;
 use futures::{Stream, StreamExt, TryStreamExt};
-use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Machine, files};
+use super::{Machine, WRITE, WRITE_FILE, files};
+use crate::door::daytona::admit::FilePath;
 use crate::door::daytona::problem::{Answer, Problem};
+use crate::door::table::Table;
 
-pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    Router::new()
-        .route("/files/bulk-upload", post(bulk))
-        .route("/files/upload", post(single))
-        .route("/files/upload-v2", post(single))
+pub fn table() -> Table<()> {
+    Table::new().post("/files/bulk-upload", WRITE, bulk).post("/files/upload", WRITE_FILE, single).post(
+        "/files/upload-v2",
+        WRITE_FILE,
+        single,
+    )
 }
 
 /// The longest path or other small field of a form.
@@ -103,32 +104,27 @@ async fn bulk(Extension(machine): Extension<Machine>, mut form: Multipart) -> An
     })
 }
 
-#[derive(Deserialize)]
-struct Destination {
-    path: String,
-}
-
 /// One file: the part `file` of a form, or the whole body.
 async fn single(
     Extension(machine): Extension<Machine>,
-    Query(query): Query<Destination>,
+    Extension(FilePath(path)): Extension<FilePath>,
     request: HttpRequest,
 ) -> Answer<Json<Value>> {
-    if query.path.is_empty() {
+    if path.is_empty() {
         return Err(Problem::bad_request("path is required"));
     }
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if !kind.starts_with("multipart/form-data") {
-        store(&machine, &query.path, request.into_body().into_data_stream()).await?;
-        return Ok(uploaded(&query.path));
+        store(&machine, &path, request.into_body().into_data_stream()).await?;
+        return Ok(uploaded(&path));
     }
     let mut form = Multipart::from_request(request, &())
         .await
         .map_err(|error| Problem::bad_request(format!("multipart form: {}", error.body_text())))?;
     while let Some(field) = form.next_field().await.map_err(broken)? {
         if field.name() == Some("file") {
-            store(&machine, &query.path, field.into_stream()).await?;
-            return Ok(uploaded(&query.path));
+            store(&machine, &path, field.into_stream()).await?;
+            return Ok(uploaded(&path));
         }
     }
     Err(Problem::bad_request("the form has no part named file"))

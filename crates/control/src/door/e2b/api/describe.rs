@@ -42,7 +42,8 @@ pub fn handle(sandbox: &Sandbox, domain: &str) -> Value {
         "alias": sandbox.template,
         "envdVersion": envd::VERSION,
         "domain": domain,
-        "trafficAccessToken": (!sandbox.public).then_some(&sandbox.traffic_token),
+        // The code interpreter's client shows no other token when it works on contexts.
+        "trafficAccessToken": (facts.secure || !sandbox.public).then_some(&sandbox.traffic_token),
     });
     if facts.secure {
         told["envdAccessToken"] = json!(sandbox.access_token);

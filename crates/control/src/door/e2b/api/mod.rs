@@ -11,69 +11,106 @@ mod templates;
 mod unserved;
 
 use axum::Router;
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRequestParts, Request, State};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, patch, post, put};
+use axum::routing::MethodRouter;
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use serde::de::DeserializeOwned;
 
 use super::error::{ApiError, plain};
-use crate::{App, Caller, Error};
+use crate::door::table::{Needs, Table};
+use crate::{App, Caller, Error, Scope};
+
+/// The control plane's routes and what each asks for.
+pub fn table() -> Table<App> {
+    let (look, act) = (Needs::Key(Scope::Read), Needs::Key(Scope::Write));
+    Table::new()
+        .get("/health", Needs::Nothing, || async { StatusCode::NO_CONTENT })
+        .post("/sandboxes", act, create::v1)
+        .get("/sandboxes", look, list::v1)
+        .post("/v2/sandboxes", act, create::v2)
+        .get("/v2/sandboxes", look, list::v2)
+        .get("/sandboxes/metrics", look, metrics::of_many)
+        .get("/sandboxes/{id}", look, describe::one)
+        .delete("/sandboxes/{id}", act, lifecycle::kill)
+        .post("/sandboxes/{id}/connect", act, lifecycle::connect)
+        .post("/v2/sandboxes/{id}/connect", act, lifecycle::connect)
+        .post("/sandboxes/{id}/resume", act, lifecycle::resume)
+        .post("/sandboxes/{id}/pause", act, lifecycle::pause)
+        .post("/sandboxes/{id}/timeout", act, lifecycle::timeout)
+        .post("/sandboxes/{id}/refreshes", act, lifecycle::refresh)
+        .put("/sandboxes/{id}/network", act, network::replace)
+        .get("/sandboxes/{id}/metrics", look, metrics::of_one)
+        .get("/sandboxes/{id}/logs", look, logs::v1)
+        .get("/v2/sandboxes/{id}/logs", look, logs::v2)
+        .post("/sandboxes/{id}/snapshots", act, unserved::of_sandbox)
+        .post("/sandboxes/{id}/fork", act, unserved::of_sandbox)
+        .get("/snapshots", look, unserved::no_snapshots)
+        .get("/templates", look, templates::list)
+        .post("/templates", act, unserved::builds)
+        .get("/v2/templates", look, templates::list)
+        .post("/v2/templates", act, unserved::builds)
+        .get("/default-templates", look, templates::defaults)
+        .post("/v3/templates", act, unserved::builds)
+        .post("/templates/tags", act, unserved::builds)
+        .delete("/templates/tags", act, unserved::builds)
+        .get("/templates/aliases/{alias}", look, templates::by_alias)
+        .get("/templates/{id}", look, templates::one)
+        .delete("/templates/{id}", act, templates::remove)
+        .patch("/templates/{id}", act, unserved::builds)
+        .get("/templates/{id}/tags", look, templates::tags)
+        .patch("/v2/templates/{id}", act, unserved::builds)
+        .get("/volumes", look, unserved::none)
+        .post("/volumes", act, unserved::volumes)
+        .get("/volumes/{id}", look, unserved::volumes)
+        .delete("/volumes/{id}", act, unserved::volumes)
+        .get("/secrets", look, unserved::none)
+        .post("/secrets", act, unserved::secrets)
+        .get("/secrets/{id}", look, unserved::secrets)
+        .post("/secrets/{id}", act, unserved::secrets)
+        .delete("/secrets/{id}", act, unserved::secrets)
+}
 
 pub fn router(app: App) -> Router {
-    Router::new()
-        .route("/health", get(|| async { StatusCode::NO_CONTENT }))
-        .route("/sandboxes", post(create::v1).get(list::v1))
-        .route("/v2/sandboxes", post(create::v2).get(list::v2))
-        .route("/sandboxes/metrics", get(metrics::of_many))
-        .route("/sandboxes/{id}", get(describe::one).delete(lifecycle::kill))
-        .route("/sandboxes/{id}/connect", post(lifecycle::connect))
-        .route("/v2/sandboxes/{id}/connect", post(lifecycle::connect))
-        .route("/sandboxes/{id}/resume", post(lifecycle::resume))
-        .route("/sandboxes/{id}/pause", post(lifecycle::pause))
-        .route("/sandboxes/{id}/timeout", post(lifecycle::timeout))
-        .route("/sandboxes/{id}/refreshes", post(lifecycle::refresh))
-        .route("/sandboxes/{id}/network", put(network::replace))
-        .route("/sandboxes/{id}/metrics", get(metrics::of_one))
-        .route("/sandboxes/{id}/logs", get(logs::v1))
-        .route("/v2/sandboxes/{id}/logs", get(logs::v2))
-        .route("/sandboxes/{id}/snapshots", post(unserved::of_sandbox))
-        .route("/sandboxes/{id}/fork", post(unserved::of_sandbox))
-        .route("/snapshots", get(unserved::no_snapshots))
-        .route("/templates", get(templates::list).post(unserved::builds))
-        .route("/v2/templates", get(templates::list).post(unserved::builds))
-        .route("/default-templates", get(templates::defaults))
-        .route("/v3/templates", post(unserved::builds))
-        .route("/templates/tags", post(unserved::builds).delete(unserved::builds))
-        .route("/templates/aliases/{alias}", get(templates::by_alias))
-        .route("/templates/{id}", get(templates::one).delete(templates::remove).patch(unserved::builds))
-        .route("/templates/{id}/tags", get(templates::tags))
-        .route("/v2/templates/{id}", patch(unserved::builds))
-        .route("/volumes", get(unserved::none).post(unserved::volumes))
-        .route("/volumes/{id}", get(unserved::volumes).delete(unserved::volumes))
-        .route("/secrets", get(unserved::none).post(unserved::secrets))
-        .route("/secrets/{id}", get(unserved::secrets).post(unserved::secrets).merge(delete(unserved::secrets)))
+    let guard =
+        |needs, handler: MethodRouter<App>| handler.route_layer(from_fn_with_state((app.clone(), needs), admit));
+    table()
+        .guarded(guard)
         .fallback(|uri: http::Uri| async move { plain(StatusCode::NOT_FOUND, &format!("no route {}", uri.path())) })
         .with_state(app)
 }
 
-/// Who calls: the key of the request, checked and counted.
-pub struct By(pub Caller);
-
-impl FromRequestParts<App> for By {
-    type Rejection = Response;
-
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Response> {
-        let Some(secret) = secret(&parts.headers) else {
-            return Err(plain(StatusCode::UNAUTHORIZED, "no API key: send it in the X-API-Key header"));
+/// Checks and counts the key that the route asks for.
+async fn admit(State((app, needs)): State<(App, Needs)>, mut request: Request, next: Next) -> Response {
+    if let Needs::Key(scope) = needs {
+        let Some(secret) = secret(request.headers()) else {
+            return plain(StatusCode::UNAUTHORIZED, "no API key: send it in the X-API-Key header");
         };
         let admitted = async {
             let caller = app.authenticate(secret).await?;
             app.admit(&caller).await?;
-            Ok(By(caller))
+            caller.require(scope)?;
+            Ok::<_, Error>(caller)
         };
-        admitted.await.map_err(|error: Error| ApiError::from(error).into_response())
+        match admitted.await {
+            Ok(caller) => request.extensions_mut().insert(caller),
+            Err(error) => return ApiError::from(error).into_response(),
+        };
+    }
+    next.run(request).await
+}
+
+/// Who calls, as the guard found.
+pub struct By(pub Caller);
+
+impl FromRequestParts<App> for By {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, ApiError> {
+        let caller = parts.extensions.get::<Caller>().cloned();
+        Ok(By(caller.ok_or_else(|| Error::internal("a route without its guard"))?))
     }
 }
 

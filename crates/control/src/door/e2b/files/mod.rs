@@ -34,15 +34,25 @@ pub async fn answer(envd: &Envd, parts: &Parts, body: Body) -> Response {
     outcome.unwrap_or_else(|refused| refused.answer(envd))
 }
 
-/// Whether a request may have a file: it shows the sandbox's token, or a signature that was made with it.
-pub fn admits(token: &str, request: &Request<Body>, now: i64) -> Result<(), &'static str> {
+/// What says which file, for whom, and with which right.
+const ONCE: [&str; 4] = ["path", "username", "signature", "signature_expiration"];
+
+/// Why a request may not have a file; nothing where it may: it shows the sandbox's token, or a signature that was made
+/// with it. A request that names its file twice is refused whoever asks.
+pub fn refusal(token: Option<&str>, request: &Request<Body>, now: i64) -> Option<(StatusCode, String)> {
+    let query = Query::of(request.uri());
+    if let Some(name) = query.repeated(&ONCE) {
+        return Some((StatusCode::BAD_REQUEST, format!("the query has more than one '{name}'")));
+    }
+    let token = token?;
     let shown = request.headers().get("x-access-token").map(|value| value.as_bytes());
     if shown.is_some_and(|shown| same(shown, token)) {
-        return Ok(());
+        return None;
     }
     let operation = if request.method() == Method::POST { Operation::Write } else { Operation::Read };
-    signature::check(&Query::of(request.uri()), operation, token, now)
-        .map_err(|reason| if shown.is_some() { UNAUTHORISED } else { reason.as_str() })
+    let wrong = signature::check(&query, operation, token, now).err()?;
+    let reason = if shown.is_some() { UNAUTHORISED } else { wrong.as_str() };
+    Some((StatusCode::UNAUTHORIZED, reason.to_owned()))
 }
 
 /// Why a transfer did not happen.

@@ -22,8 +22,7 @@ mod journal;
 use axum::extract::Path;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use axum::{Extension, Json, Router};
+use axum::{Extension, Json};
 use cove_protocol::process::{Command, Info, Selector, Spec, Stdio};
 use cove_protocol::{Reply, Request};
 use serde::Deserialize;
@@ -31,9 +30,10 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 use super::files::unexpected;
-use super::{Machine, output};
+use super::{Machine, READ, WRITE, output};
 use crate::door::daytona::body::Lenient;
 use crate::door::daytona::problem::{Answer, Problem};
+use crate::door::table::Table;
 use journal::Journal;
 
 const DRIVER: &str = include_str!("driver.sh");
@@ -49,16 +49,18 @@ const GRACE: Duration = Duration::from_secs(5);
 /// The session every sandbox has, for a start command.
 const ENTRYPOINT: &str = "entrypoint";
 
-pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    Router::new()
-        .route("/process/session", get(list).post(create))
-        .route("/process/session/entrypoint", get(entrypoint))
-        .route("/process/session/entrypoint/logs", get(follow::entrypoint_logs))
-        .route("/process/session/{session}", get(show).delete(delete))
-        .route("/process/session/{session}/exec", post(command::execute))
-        .route("/process/session/{session}/command/{command}", get(command::show))
-        .route("/process/session/{session}/command/{command}/logs", get(follow::logs))
-        .route("/process/session/{session}/command/{command}/input", post(command::input))
+pub fn table() -> Table<()> {
+    Table::new()
+        .get("/process/session", READ, list)
+        .post("/process/session", WRITE, create)
+        .get("/process/session/entrypoint", READ, entrypoint)
+        .get("/process/session/entrypoint/logs", READ, follow::entrypoint_logs)
+        .get("/process/session/{session}", READ, show)
+        .delete("/process/session/{session}", WRITE, delete)
+        .post("/process/session/{session}/exec", WRITE, command::execute)
+        .get("/process/session/{session}/command/{command}", READ, command::show)
+        .get("/process/session/{session}/command/{command}/logs", READ, follow::logs)
+        .post("/process/session/{session}/command/{command}/input", WRITE, command::input)
 }
 
 fn session_tag(session: &str) -> String {
