@@ -1,37 +1,46 @@
-"""The table of docs/clients.md, between its two marks; the rest of the page is written by hand."""
+"""The table of docs/clients.md, between its two marks; the rest of the page is written by hand.
+
+Versions of a client that are reached alike and came to the same end share a row.
+"""
 
 import pathlib
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/clients.md"
 BEGIN, END = "<!-- written by tests/clients: begin -->", "<!-- written by tests/clients: end -->"
 DOORS = {"e2b": "E2B", "daytona": "Daytona"}
-REACHED = {"url": "address, HTTP", "domain": "domain, TLS"}
+REACHED = {"url": "address", "domain": "domain, TLS"}
+HEAD = ["| client | versions | door | reached by | tried | result |", "|---|---|---|---|---|---|"]
 
 
-def row(client, steps):
+def result(client, steps):
     stumbled = [step for step, error in steps.items() if error]
-    worked = [step for step, error in steps.items() if not error]
-    result = "works"
-    if stumbled:
-        told = dict.fromkeys(client.stumbles.get(step, ("see the run", "unknown")) for step in stumbled)
-        reasons = "; ".join(f"{reason} ({fault})" for reason, fault in told)
-        result = f"stumbles at {', '.join(stumbled)}: {reasons}"
-    cells = [client.name, client.version, DOORS[client.door], REACHED[client.reached], ", ".join(worked), result]
-    return "| " + " | ".join(cells) + " |"
+    if not stumbled:
+        return "works"
+    reasons = {}
+    for step in stumbled:
+        reasons.setdefault(client.stumbles.get(step, ("see the run", "unknown")), []).append(step)
+    return "; ".join(f"stumbles at {', '.join(at)}: {why} (*{whose}*)" for (why, whose), at in reasons.items())
 
 
 def text(clients, results):
-    lines = ["| client | version | door | reached by | worked | result |", "|---|---|---|---|---|---|"]
-    lines += [row(client, results[str(client)]) for client in clients]
+    rows = {}
+    for client in clients:
+        steps = results[str(client)]
+        tried = "nothing" if "install" in steps else ", ".join(steps)
+        key = (client.name, DOORS[client.door], REACHED[client.reached], tried, result(client, steps))
+        rows.setdefault(key, []).append(client.version)
+    lines = []
+    for (name, door, reached, tried, came_to), versions in rows.items():
+        lines.append(f"| {name} | {', '.join(versions)} | {door} | {reached} | {tried} | {came_to} |")
     whole = sum(not any(results[str(client)].values()) for client in clients)
-    return "\n".join([f"{whole} of {len(clients)} work in every step.", "", *lines])
+    return "\n".join([f"{whole} of {len(clients)} work in every step.", "", *HEAD, *lines])
 
 
 def shown():
-    """Name and version of every row that the page shows now."""
+    """Name and version of every client that the page shows now."""
     between = PAGE.read_text().split(BEGIN)[1].split(END)[0]
     rows = [line.split("|") for line in between.splitlines() if line.startswith("| ")][1:]
-    return [f"{cells[1].strip()} {cells[2].strip()}" for cells in rows]
+    return {f"{cells[1].strip()} {version.strip()}" for cells in rows for version in cells[2].split(",")}
 
 
 def write(clients, results):
@@ -42,5 +51,4 @@ def write(clients, results):
 
 def drift(clients):
     """What the page shows and the list does not have, or the other way round."""
-    named = {str(client) for client in clients}
-    return sorted(named.symmetric_difference(shown()))
+    return sorted({str(client) for client in clients}.symmetric_difference(shown()))
