@@ -12,6 +12,7 @@ is; a client that stumbles otherwise, or no longer, fails the run. `run --all` w
 
 import argparse
 import concurrent.futures
+import contextlib
 import dataclasses
 import json
 import os
@@ -47,7 +48,7 @@ class Client:
     version: str
     language: str
     door: str
-    # How it is told where the server is: `url` or `domain`, as clients.toml says.
+    # How it is told where the server is: `url`, `domain` or `open`, as clients.toml says.
     reached: str
     scenario: str
     packages: list
@@ -70,7 +71,7 @@ def clients(words=(), everything=True):
     found = []
     read = tomllib.loads((HERE / "clients.toml").read_text())
     for entry in read["client"]:
-        for reached in ("domain", "url"):
+        for reached in ("open", "domain", "url"):
             for version in entry.get(reached, []):
                 stumbles = {}
                 for known in entry.get("stumbles", []):
@@ -155,13 +156,15 @@ def prepare(wanted):
 class Server(support.Server):
     """Plain HTTP and TLS for a wildcard domain, on one data directory."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, domain=DOMAIN, port=443, switches=()):
+        self.domain = domain if port == 443 else f"{domain}:{port}"
         data = pathlib.Path(folder) / "data"
-        data.mkdir()
+        data.mkdir(parents=True)
         if templates := os.environ.get("COVE_TEMPLATES"):
             for name in ("layers", "templates"):
                 (data / name).symlink_to(pathlib.Path(templates) / name)
-        super().__init__(folder, "--tls", "127.0.0.1:443", "--domain", DOMAIN, *FLAGS)
+        inside = ["env", *switches] if switches else []
+        super().__init__(folder, "--tls", f"127.0.0.1:{port}", "--domain", domain, inside=inside)
 
     def environment(self, client, key):
         tls = self.data / "tls"
@@ -171,10 +174,10 @@ class Server(support.Server):
             "NODE_EXTRA_CA_CERTS": tls / "authority.pem",
         }
         if client.door == "daytona":
-            base = f"https://{DOMAIN}" if client.reached == "domain" else self.url
+            base = f"https://{self.domain}" if client.reached == "domain" else self.url
             told = {"DAYTONA_API_KEY": key, "DAYTONA_API_URL": f"{base}/daytona/api"}
-        elif client.reached == "domain":
-            told = {"E2B_API_KEY": key, "E2B_DOMAIN": DOMAIN}
+        elif client.reached != "url":
+            told = {"E2B_API_KEY": key, "E2B_DOMAIN": self.domain}
         else:
             told = {"E2B_API_KEY": key, "E2B_API_URL": f"{self.url}/e2b", "E2B_SANDBOX_URL": f"{self.url}/e2b"}
         return {name: str(value) for name, value in {**trust, **told, **client.settings}.items()}
@@ -184,10 +187,6 @@ class Server(support.Server):
         _, found = self.ask("GET", "/api/sandboxes", key)
         entries = found.get("items", found.get("sandboxes", [])) if isinstance(found, dict) else found
         return [sandbox["id"] for sandbox in entries]
-
-
-# Switches that older clients need and that are off by default.
-FLAGS = []
 
 
 def command_of(client, folder):
@@ -262,8 +261,16 @@ def judge(client, steps):
 def run_all(wanted, problems):
     results, failed = {}, 0
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="cove-clients-", ignore_cleanup_errors=True) as folder:
-        server = Server(folder)
+    with contextlib.ExitStack() as ending:
+        folder = pathlib.Path(
+            ending.enter_context(tempfile.TemporaryDirectory(prefix="cove-clients-", ignore_cleanup_errors=True))
+        )
+        server = Server(folder / "server")
+        ending.callback(server.leave)
+        opened = None
+        if any(client.reached == "open" for client in wanted):
+            opened = Server(folder / "open", f"open.{DOMAIN}", 8443, ["COVE_E2B_TOKENS_OPTIONAL=true"])
+            ending.callback(opened.leave)
 
         def one(number, client):
             if problem := problems.get(str(client)):
@@ -271,22 +278,20 @@ def run_all(wanted, problems):
             start = time.monotonic()
             if start - began > SECONDS_IN_ALL:
                 return {"start": f"not reached within {SECONDS_IN_ALL} s"}, 0.0
-            return try_out(server, client, pathlib.Path(folder) / str(number)), time.monotonic() - start
+            chosen = opened if client.reached == "open" else server
+            return try_out(chosen, client, folder / str(number)), time.monotonic() - start
 
-        try:
-            with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-                under_way = [(client, pool.submit(one, n, client)) for n, client in enumerate(wanted)]
-                for client, done in under_way:
-                    steps, seconds = done.result()
-                    wrong = judge(client, steps)
-                    results[str(client)] = steps
-                    failed += bool(wrong)
-                    print(f"{'FAILED' if wrong else 'ok    '} {client} ({client.door}, {client.reached}) {seconds:.1f} s")
-                    for sentence in wrong:
-                        print(f"       {sentence}")
-                    sys.stdout.flush()
-        finally:
-            server.leave()
+        with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+            under_way = [(client, pool.submit(one, n, client)) for n, client in enumerate(wanted)]
+            for client, done in under_way:
+                steps, seconds = done.result()
+                wrong = judge(client, steps)
+                results[str(client)] = steps
+                failed += bool(wrong)
+                print(f"{'FAILED' if wrong else 'ok    '} {client} ({client.door}, {client.reached}) {seconds:.1f} s")
+                for sentence in wrong:
+                    print(f"       {sentence}")
+                sys.stdout.flush()
     return results, failed
 
 
