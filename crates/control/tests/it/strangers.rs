@@ -91,6 +91,9 @@ const LISTS: [&str; 15] = [
 /// Routes that are about the caller's own organisation, whatever is asked.
 const OWN: [&str; 4] = ["/whoami", "/templates/{name}", "/pools/{template}", "/agents/{agent_id}/execute"];
 
+/// Routes that are for operators alone.
+const OPERATORS: [&str; 3] = ["/orphans", "/orphans/{id}/adopt", "/orphans/{id}"];
+
 /// Routes that make something new of the caller's own.
 const NEW: [&str; 5] = ["/sandboxes", "/sessions", "/keys", "/webhooks", "/organisations"];
 
@@ -143,7 +146,12 @@ async fn another_organisations_things_are_not_there_on_any_route() {
             let Some(operation) = item.get(method) else { continue };
             let verb = method.to_uppercase();
             let body = body_for(template, &two.session).to_string();
-            if let Some(path) = two.about(template) {
+            if OPERATORS.contains(&template.as_str()) {
+                let url = format!("/api{}", template.replace("{id}", two.sandbox.as_str()));
+                let answer = call(&two.t, &two.stranger, &verb, &url, body).await;
+                assert_eq!(answer.status, StatusCode::FORBIDDEN, "{verb} {url}: {}", answer.json());
+                refused += 1;
+            } else if let Some(path) = two.about(template) {
                 let url = format!("/api{path}?{}", query_for(operation));
                 let answer = call(&two.t, &two.stranger, &verb, &url, body).await;
                 assert_eq!(answer.status, StatusCode::NOT_FOUND, "{verb} {url}: {}", answer.json());
