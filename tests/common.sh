@@ -1,36 +1,17 @@
-# For tests/*/run.sh: the program under test, packages that are kept outside the clone, and what a run of pytest came to.
+# For tests/*/run.sh: the program under test, packages that are kept outside the clone, and the sum of runs of pytest.
 #
-# Every run.sh takes the word `prepare`: it then fetches what it needs and ends. That needs no program yet, so it is done while the compiler works.
+# `run.sh prepare` fetches what the stage needs and ends. It needs no program, so scripts/test runs it while the compiler works.
 : "${COVE_CACHE:=$HOME/.cache/cove}"
 : "${CARGO_TARGET_DIR:=$COVE_CACHE/target}"
 : "${COVE_BIN:=$CARGO_TARGET_DIR/debug/cove}"
 export COVE_CACHE CARGO_TARGET_DIR COVE_BIN
-passed=0 failed=0
+passed=0 failed=0 skipped=0
 
 die() { printf 'error: %s\n' "$1" >&2; shift; for hint in "$@"; do printf 'hint: %s\n' "$hint" >&2; done; exit 1; }
 
 needs_the_program() {
     [ -x "$COVE_BIN" ] || die "$COVE_BIN is not there" "cargo build, or COVE_BIN=…"
     ((EUID == 0)) || die "the server wants root for its sandboxes" "sudo -E $0"
-}
-
-# A folder is complete for what was asked of it then; asked for something else it is made again.
-python_packages() { # python_packages FOLDER REQUIREMENT…
-    local folder=$1; shift
-    [ "$(cat "$folder/complete" 2>/dev/null)" = "$*" ] && return
-    rm -rf "$folder" && mkdir -p "${folder%/*}" && python3 -m venv "$folder" && "$folder/bin/pip" install --quiet "$@" &&
-        echo "$*" >"$folder/complete" || die "cannot install $*" "look at the message of pip above"
-}
-
-# Packages of npm as they were on this day, with all that they depend on: those move, and some ask for versions that a mirror lacks.
-npm_before=2026-10-15
-
-node_packages() { # node_packages FOLDER PACKAGE…
-    local folder=$1; shift
-    [ "$(cat "$folder/complete" 2>/dev/null)" = "$*" ] && return
-    rm -rf "$folder" && mkdir -p "$folder" && echo '{"private":true}' >"$folder/package.json" &&
-        (cd "$folder" && npm install --silent --no-progress "--before=$npm_before" "$@") &&
-        echo "$*" >"$folder/complete" || die "cannot install $*" "look at the message of npm above"
 }
 
 # The template `code-interpreter`, built with the program's own recipe; again when the recipe or Python changes.
@@ -43,22 +24,42 @@ built_template() {
         die "cannot build the template code-interpreter" "look at the message above"
 }
 
-# Runs the tests of this folder and adds them to passed and failed.
+# The file `complete` lists what a folder holds; a folder that holds something else is made again.
+python_packages() { # python_packages FOLDER REQUIREMENT…
+    local folder=$1; shift
+    [ "$(cat "$folder/complete" 2>/dev/null)" = "$*" ] && return
+    rm -rf "$folder" && mkdir -p "${folder%/*}" && python3 -m venv "$folder" && "$folder/bin/pip" install --quiet "$@" &&
+        echo "$*" >"$folder/complete" || die "cannot install $*" "look at the message of pip above"
+}
+
+# Packages of npm as they were on this day, with all that they depend on: those move, and some ask for versions that a mirror lacks.
+npm_before=2026-10-15
+
+node_packages() { # node_packages FOLDER PACKAGE…
+    local folder=$1; shift
+    command -v npm >/dev/null || die "npm is not installed: the JavaScript packages cannot be tested" "scripts/setup test"
+    [ "$(cat "$folder/complete" 2>/dev/null)" = "$*" ] && return
+    rm -rf "$folder" && mkdir -p "$folder" && echo '{"private":true}' >"$folder/package.json" &&
+        (cd "$folder" && npm install --silent --no-progress "--before=$npm_before" "$@") &&
+        echo "$*" >"$folder/complete" || die "cannot install $*" "look at the message of npm above"
+}
+
+# Runs the tests of this folder and adds them to passed, failed and skipped; pytest names each skip (-rs).
 run_pytest() { # run_pytest PYTHON ARGUMENT…
     local log last ok bad
     log=$(mktemp)
-    (cd "$here" && PYTHONDONTWRITEBYTECODE=1 "$1" -m pytest -q "${@:2}") 2>&1 | tee "$log"
+    (cd "$here" && PYTHONDONTWRITEBYTECODE=1 "$1" -m pytest -q -rs "${@:2}") 2>&1 | tee "$log"
     last=$(sed 's/\x1b\[[0-9;]*m//g' "$log" | tail -n 1)
     rm -f "$log"
     number() { grep -oE "[0-9]+ $1" <<<"$last" | grep -oE '[0-9]+' || echo 0; }
     ok=$(number passed) bad=$(($(number failed) + $(number error)))
-    # A run that says nothing of tests did not happen.
+    # No number in the last line: pytest did not run.
     ((ok + bad)) || bad=1
-    passed=$((passed + ok)) failed=$((failed + bad))
+    passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + $(number skipped)))
 }
 
-# The stage's own sum, and its exit code.
+# Prints the stage's sum; its status is the stage's exit code.
 told() {
-    printf '%d passed, %d failed\n' "$passed" "$failed"
+    printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
     ((failed == 0))
 }

@@ -1,7 +1,7 @@
 """Code that keeps its variables."""
 
 import pytest
-from conftest import built_templates, needs_newest_sdk
+from conftest import needs_newest_sdk
 
 
 def test_variables_stay(sandbox):
@@ -47,7 +47,6 @@ def test_output_comes_as_it_is_made(sandbox):
 
 
 @needs_newest_sdk
-@pytest.mark.skipif(built_templates() is None, reason="the template code-interpreter is not built: tests/e2b/run.sh builds it")
 def test_figures_that_a_program_shows_come_as_charts(daytona):
     from daytona import CreateSandboxFromSnapshotParams
 

@@ -2,9 +2,8 @@
 
 import os
 
+import langchain_daytona
 import pytest
-
-langchain_daytona = pytest.importorskip("langchain_daytona", reason="comes with the newest SDK")
 
 
 @pytest.fixture
@@ -25,7 +24,6 @@ def test_langchain_executes_uploads_and_downloads(backend):
 
 
 def test_deepagents_works_with_the_files_of_a_sandbox(backend):
-    pytest.importorskip("deepagents")
     written = backend.write("/tmp/agent/notes.md", "alpha\nbeta\n")
     assert written.error is None, written
     assert "beta" in str(backend.read("/tmp/agent/notes.md"))

@@ -4,7 +4,7 @@ import asyncio
 import os
 
 import pytest
-from conftest import wait_for
+from conftest import commands, wait_for
 from daytona import SessionExecuteRequest
 
 
@@ -96,8 +96,9 @@ def test_a_name_is_taken_once_and_free_after_the_end(sandbox, session):
         sandbox.process.create_session(session)
     assert session in [one.session_id for one in sandbox.process.list_sessions()]
     started = run(sandbox, session, "sleep 44.4", run_async=True)
+    wait_for(lambda: "sleep 44.4" in commands(sandbox), what="the command to run")
     sandbox.process.delete_session(session)
-    assert "44.4" not in sandbox.process.exec("ps aux | grep [s]leep || true").result
+    assert "sleep 44.4" not in commands(sandbox)
     with pytest.raises(Exception, match="not found"):
         sandbox.process.get_session_command(session, started.cmd_id)
     sandbox.process.create_session(session)

@@ -1,15 +1,9 @@
 """The TypeScript SDK, by node's own test runner."""
 
-import os
 import pathlib
 import subprocess
 
-import pytest
 
-PACKAGES = os.environ.get("DAYTONA_NODE_PACKAGES")
-
-
-@pytest.mark.skipif(not PACKAGES, reason="no npm packages, or tested with another SDK already")
 def test_the_typescript_sdk(server):
     script = pathlib.Path(__file__).parent / "sdk.test.mjs"
     done = subprocess.run(

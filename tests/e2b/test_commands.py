@@ -105,11 +105,8 @@ def test_input_is_written_and_closed(sandbox):
     command = sandbox.commands.run("cat; echo done", background=True, stdin=True)
     sandbox.commands.send_stdin(command.pid, "one\n")
     sandbox.commands.send_stdin(command.pid, "two\n")
-    if hasattr(sandbox.commands, "close_stdin"):
-        sandbox.commands.close_stdin(command.pid)
-        assert command.wait().stdout == "one\ntwo\ndone\n"
-    else:
-        command.kill()
+    sandbox.commands.close_stdin(command.pid)
+    assert command.wait().stdout == "one\ntwo\ndone\n"
 
 
 def test_input_without_a_pipe_is_refused(sandbox):

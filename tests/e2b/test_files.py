@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 from conftest import needs_new_sdk, wait_for
-from e2b import FileType, FilesystemEventType, InvalidArgumentException, NotFoundException
+from e2b import FileType, FilesystemEventType, InvalidArgumentException, NotFoundException, SandboxException
 
 
 def test_text_and_bytes_come_back_as_written(sandbox):
@@ -131,7 +131,7 @@ def test_a_watch_sees_what_happens(sandbox):
 
     wait_for(all_seen, 10, f"all events, only {seen}")
     watch.stop()
-    with pytest.raises(Exception):
+    with pytest.raises(SandboxException, match="already stopped"):
         watch.get_new_events()
 
 

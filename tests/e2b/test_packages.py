@@ -6,9 +6,7 @@ import subprocess
 
 import pytest
 
-PACKAGES = os.environ.get("E2B_NODE_PACKAGES", "")
-
-pytestmark = pytest.mark.skipif(not PACKAGES, reason="E2B_NODE_PACKAGES does not say where the npm packages are")
+PACKAGES = os.environ["E2B_NODE_PACKAGES"]  # run.sh sets it
 
 
 def run(server, arguments, home, **kwargs):

@@ -116,7 +116,7 @@ def test_a_sandbox_that_must_not_wake_by_itself_does_not(create):
     sandbox = create(timeout=60, lifecycle={"on_timeout": "pause", "auto_resume": False})
     sandbox.set_timeout(0)
     wait_for(lambda: sandbox.get_info().state == SandboxState.PAUSED, 10, "the pause")
-    with pytest.raises(Exception):
+    with pytest.raises(SandboxException, match="sandbox was not found"):
         sandbox.commands.run("echo awake")
     assert sandbox.get_info().state == SandboxState.PAUSED
 
@@ -130,17 +130,24 @@ def test_metrics_are_the_hosts_account(sandbox):
 
 
 def test_metrics_have_a_history(sandbox):
+    second = datetime.timedelta(seconds=1)
+
     def several():
         metrics = sandbox.get_metrics()
-        return metrics if len(metrics) >= 3 else None
+        return metrics if metrics and metrics[-1].timestamp - metrics[0].timestamp > 3 * second else None
 
-    metrics = wait_for(several, 20, "three samples")
+    metrics = wait_for(several, 20, "samples of three seconds")
     times = [each.timestamp for each in metrics]
     assert times == sorted(times)
     assert all(0 < each.mem_used <= each.mem_total and each.disk_total > 0 for each in metrics)
-    begun = times[1]
-    later = sandbox.get_metrics(start=begun + datetime.timedelta(seconds=1), end=begun + datetime.timedelta(hours=1))
-    assert len(later) < len(metrics) + 1 and all(each.timestamp >= begun for each in later)
+    # Clients ask in whole seconds. The first sample is before the cut and the last one is after it.
+    cut = times[0].replace(microsecond=0) + second
+    later = [each.timestamp for each in sandbox.get_metrics(start=cut, end=cut + 3600 * second)]
+    after = [time for time in times if time >= cut]
+    assert after and later[: len(after)] == after
+    # The second that `end` names belongs to the answer.
+    earlier = [each.timestamp for each in sandbox.get_metrics(start=cut - 60 * second, end=cut - second)]
+    assert earlier == [time for time in times if time < cut]
 
 
 def test_programs_inside_can_read_where_they_run(create):
@@ -195,13 +202,18 @@ def test_bad_requests_are_told_apart(server):
 
 
 def test_templates_of_the_house_are_there(server):
-    from e2b import Template
-
-    assert Template.exists("base") if hasattr(Template, "exists") else True
+    assert server.ask("GET", "/e2b/templates/aliases/base", server.key)[0] == 200
     status, listed = server.ask("GET", "/e2b/templates", server.key)
     assert status == 200 and "base" in listed[0]["names"]
     assert server.ask("GET", "/e2b/templates/aliases/nobody", server.key)[0] == 404
     assert server.ask("DELETE", "/e2b/templates/team%2Fmy-snap%3Adefault", server.key)[0] == 404
+
+
+def test_the_sdk_knows_which_templates_exist(server):
+    from e2b import Template
+
+    assert Template.exists("base") is True
+    assert Template.exists("nobody") is False
 
 
 @needs_new_sdk

@@ -144,14 +144,9 @@ mod tests {
         draft
     }
 
-    /// Owning files needs root, as the engine does.
-    fn is_root() -> bool {
-        rustix::process::geteuid().is_root()
-    }
-
     #[test]
     fn the_same_files_have_the_same_name_and_others_another() {
-        if !is_root() {
+        if !cove_testkit::need::root() {
             return;
         }
         let room = tempfile::tempdir().unwrap();
@@ -168,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_device_or_pipe_is_refused_and_set_user_id_is_taken_off() {
-        if !is_root() {
+        if !cove_testkit::need::root() {
             return;
         }
         let room = tempfile::tempdir().unwrap();

@@ -62,7 +62,7 @@ fn directories(upper: Upper) -> Directories {
 }
 
 fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
+    cove_testkit::need::root()
 }
 
 fn header(kind: EntryType, mode: u32) -> Header {

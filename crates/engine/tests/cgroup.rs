@@ -1,4 +1,4 @@
-//! Control groups of this host, v1 or v2 as it has them. Needs root (or a delegated subtree); skipped, loudly, without.
+//! Control groups of this host, v1 or v2 as it has them. Needs root (or a delegated subtree).
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsRawFd;
@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use cove_engine::cgroup::{Group, Hierarchy, MemoryWatch, Version};
 use cove_engine::spec::Limits;
+use cove_testkit::{Need, skip};
 
 /// A realm for one test, empty and gone at its end.
 struct Realm {
@@ -21,7 +22,7 @@ impl Realm {
         let hierarchy = Hierarchy::of_realm(&name).unwrap();
         match hierarchy.absent() {
             Some(absent) => {
-                eprintln!("skipped: {absent}");
+                skip(Need::ControlGroups, absent);
                 None
             }
             None => Some(Realm { hierarchy, name }),
@@ -120,7 +121,9 @@ fn a_group_is_made_joined_found_again_killed_and_gone() {
 fn a_group_made_ahead_becomes_the_one_that_is_asked_for() {
     let Some(realm) = Realm::new("ahead") else { return };
     if realm.hierarchy.version() != Version::V1 {
-        eprintln!("not applicable: a group of the second version cannot be given another name");
+        // A v2 group cannot be renamed, so none is made ahead.
+        realm.hierarchy.make_ready().unwrap();
+        assert_eq!((realm.hierarchy.names(), realm.hierarchy.ready()), (Vec::new(), None));
         return;
     }
     realm.hierarchy.make_ready().unwrap();
@@ -154,7 +157,7 @@ fn too_much_memory_kills_inside_and_is_counted() {
 fn the_process_that_took_the_memory_is_named() {
     let Some(realm) = Realm::new("largest") else { return };
     if !the_log_is_ours() {
-        return eprintln!("skipped: the kernel's log is not ours to read");
+        return;
     }
     let watch = MemoryWatch::start().unwrap();
     // Several lives: the kernel announces the groups of ten kills in five seconds and leaves out the rest.
@@ -185,8 +188,13 @@ fn eat_as(user: u32) -> String {
     format!("exec python3 -c 'import os; os.setuid({user}); b = bytearray(200 << 20)'")
 }
 
+/// `false` only where a skip is allowed.
 fn the_log_is_ours() -> bool {
-    std::fs::File::open("/dev/kmsg").is_ok()
+    let opened = std::fs::File::open("/dev/kmsg");
+    if let Err(error) = &opened {
+        skip(Need::KernelLog, format!("/dev/kmsg: {error}"));
+    }
+    opened.is_ok()
 }
 
 #[test]
@@ -290,7 +298,7 @@ fn nproc_tells_the_truth_and_follows_a_resize() {
     let Some(realm) = Realm::new("nproc") else { return };
     let machine = std::thread::available_parallelism().unwrap().get();
     if machine < 2 {
-        return;
+        return skip(Need::TwoProcessors, "this machine has one");
     }
     let group = realm.hierarchy.create("a", &small()).unwrap();
     assert_eq!(group.processors(), Some(1));
@@ -337,50 +345,12 @@ fn bad_names_are_refused() {
     assert_ne!(realm.hierarchy.version(), Version::Absent);
 }
 
-/// Figures for people: `cargo test --release --test cgroup figures -- --ignored --nocapture`.
-#[test]
-#[ignore = "measures, proves nothing"]
-fn figures() {
-    let Some(realm) = Realm::new("figures") else { return };
-    let row = |what: &str, mut times: Vec<Duration>| {
-        times.sort();
-        println!("{what:40} p50 {:>8.1?} p99 {:>8.1?}", times[times.len() / 2], times[times.len() * 99 / 100]);
-    };
-    let timed = |work: &mut dyn FnMut()| {
-        let begin = Instant::now();
-        work();
-        begin.elapsed()
-    };
-    let watch = MemoryWatch::start().unwrap();
-    for (what, cpus) in [("a whole processor", 1.0), ("half a processor", 0.5), ("the whole machine", 1024.0)] {
-        let limits = Limits { cpus, ..small() };
-        let mut groups = Vec::new();
-        let create =
-            |n: usize, groups: &mut Vec<Group>| groups.push(realm.hierarchy.create(&format!("g{n}"), &limits).unwrap());
-        row(&format!("create, {what}"), (0..200).map(|n| timed(&mut || create(n, &mut groups))).collect());
-        row("entry", groups.iter().map(|group| timed(&mut || drop(group.entry().unwrap()))).collect());
-        row("usage", groups.iter().map(|group| timed(&mut || assert!(group.usage().is_ok()))).collect());
-        row("set", groups.iter().map(|group| timed(&mut || group.set(&limits).unwrap())).collect());
-        row("watch", groups.iter().map(|group| timed(&mut || watch.add(&realm.hierarchy, group).unwrap())).collect());
-        let join = |group: &Group| {
-            let entry = group.entry().unwrap();
-            // This thread itself, in and out again: the write a launched child does.
-            timed(&mut || entry.tasks.iter().for_each(|tasks| assert_eq!(rustix::io::write(tasks, b"0"), Ok(1))))
-        };
-        std::thread::scope(|scope| {
-            let times = scope.spawn(|| groups.iter().map(join).collect()).join().unwrap();
-            row("join (v1 tasks)", times);
-        });
-        row("remove", groups.iter().map(|group| timed(&mut || group.remove().unwrap())).collect());
-    }
-}
-
 /// Each is one life of an engine: the realm opened, a sandbox's group made and joined, all let go again. The last one out removes
 /// what the next one has perhaps just begun to use.
 fn lives_side_by_side(many: usize, lives: usize) {
     let realm = format!("cove-test-side-{many}-{}", std::process::id());
-    if Hierarchy::of_realm(&realm).unwrap().absent().is_some() {
-        return eprintln!("skipped: no control groups");
+    if let Some(absent) = Hierarchy::of_realm(&realm).unwrap().absent() {
+        return skip(Need::ControlGroups, absent);
     }
     std::thread::scope(|scope| {
         for place in 0..many {

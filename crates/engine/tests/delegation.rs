@@ -1,6 +1,6 @@
-//! Control groups that root handed to an ordinary user, used by one. Needs root to do the handing over; skipped, loudly, without.
+//! Control groups that root handed to an ordinary user, used by one. Only root can hand them over.
 //!
-//! The user's part runs in a process of its own: this program again, as that user, with the name of one of the ignored tests.
+//! The user's part runs in a process of its own: the same test again, as that user, with `COVE_TEST_REALM` set.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,6 +10,7 @@ use std::process::Command;
 
 use cove_engine::cgroup::{Group, Hierarchy, Version};
 use cove_engine::spec::Limits;
+use cove_testkit::need::{self, Need, skip};
 
 /// Nobody of this host.
 const USER: u32 = 271_828;
@@ -44,28 +45,24 @@ impl Drop for Handed {
     }
 }
 
-fn is_root() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        eprintln!("skipped: only root can hand groups over");
-    }
-    root
-}
-
 fn trees() -> Vec<PathBuf> {
     let names = ["memory", "cpu", "pids", "cpuset", "freezer", "cpuacct", "unified"];
     names.map(|name| Path::new("/sys/fs/cgroup").join(name)).into_iter().filter(|path| path.exists()).collect()
 }
 
-/// This program as the user, with one of the parts below.
-fn as_user(part: &str, realm: &str, before: &str) {
+/// The realm that a test is to use as the user; `None` in the test of root, who hands it over.
+fn handed_realm() -> Option<String> {
+    std::env::var(REALM).ok()
+}
+
+/// This program as the user, with the same test.
+fn as_user(test: &str, realm: &str, before: &str) {
     // Where ordinary users can read it.
-    let program = std::env::temp_dir().join(format!("cove-test-delegation-{}-{part}", std::process::id()));
+    let program = std::env::temp_dir().join(format!("cove-test-delegation-{}-{test}", std::process::id()));
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let id = USER.to_string();
     let script = format!("{before} exec setpriv --reuid {id} --regid {id} --clear-groups --inh-caps=-all \"$@\"");
-    let words: [&OsStr; 5] =
-        [program.as_os_str(), "--exact".as_ref(), part.as_ref(), "--ignored".as_ref(), "--nocapture".as_ref()];
+    let words: [&OsStr; 4] = [program.as_os_str(), "--exact".as_ref(), test.as_ref(), "--nocapture".as_ref()];
     let output =
         Command::new("unshare").args(["--mount", "sh", "-ec", &script, "sh"]).args(words).env(REALM, realm).output();
     fs::remove_file(&program).unwrap();
@@ -96,19 +93,23 @@ fn run_in(group: &Group, script: &str) -> (String, bool) {
 
 #[test]
 fn a_v1_subtree_handed_over_by_hand_holds_memory_and_processes() {
-    if !is_root() || !Path::new("/sys/fs/cgroup/memory/tasks").exists() {
-        return eprintln!("skipped: no control groups of the first version");
+    if let Some(realm) = handed_realm() {
+        return the_user_of_a_v1_subtree(&realm);
+    }
+    if !need::root() {
+        return;
+    }
+    if !Path::new("/sys/fs/cgroup/memory/tasks").exists() {
+        return skip(Need::ControlGroupsV1, "there is no /sys/fs/cgroup/memory/tasks");
     }
     let realm = format!("cove-test-handed-{}", std::process::id());
     let _handed = Handed::over(trees().into_iter().map(|tree| tree.join(&realm)).collect());
-    as_user("the_user_of_a_v1_subtree", &realm, "");
+    as_user("a_v1_subtree_handed_over_by_hand_holds_memory_and_processes", &realm, "");
 }
 
-#[test]
-#[ignore = "a part of another"]
-fn the_user_of_a_v1_subtree() {
+fn the_user_of_a_v1_subtree(realm: &str) {
     assert!(!rustix::process::geteuid().is_root());
-    let hierarchy = Hierarchy::of_realm(&std::env::var(REALM).unwrap()).unwrap();
+    let hierarchy = Hierarchy::of_realm(realm).unwrap();
     assert_eq!((hierarchy.version(), hierarchy.missing().len()), (Version::V1, 0), "{:?}", hierarchy.absent());
     let group = hierarchy.create("a", &small()).unwrap();
     let entry = group.entry().unwrap();
@@ -124,23 +125,28 @@ fn the_user_of_a_v1_subtree() {
 
 #[test]
 fn a_v2_subtree_without_controllers_freezes_and_kills_and_claims_no_more() {
+    if let Some(realm) = handed_realm() {
+        return the_user_of_a_v2_subtree(&realm);
+    }
+    if !need::root() {
+        return;
+    }
     let unified = Path::new("/sys/fs/cgroup/unified");
-    if !is_root() || !unified.join("cgroup.procs").exists() {
-        return eprintln!("skipped: no v2 tree without controllers beside v1");
+    if !unified.join("cgroup.procs").exists() {
+        return skip(Need::BareControlGroupsV2, "there is no /sys/fs/cgroup/unified");
     }
     let realm = format!("cove-test-scope-{}", std::process::id());
     let unit = unified.join(format!("cove-test-unit-{}", std::process::id()));
     let _handed = Handed::over(vec![unit.clone()]);
     // A host with v2 alone: the trees of v1 are not mounted there.
     let alone = "for tree in /sys/fs/cgroup/*/tasks; do umount \"${tree%/tasks}\"; done;";
-    as_user("the_user_of_a_v2_subtree", &realm, &format!("{alone} echo 0 > {}/cgroup.procs;", unit.display()));
+    let test = "a_v2_subtree_without_controllers_freezes_and_kills_and_claims_no_more";
+    as_user(test, &realm, &format!("{alone} echo 0 > {}/cgroup.procs;", unit.display()));
 }
 
-#[test]
-#[ignore = "a part of another"]
-fn the_user_of_a_v2_subtree() {
+fn the_user_of_a_v2_subtree(realm: &str) {
     assert!(!rustix::process::geteuid().is_root());
-    let hierarchy = Hierarchy::of_realm(&std::env::var(REALM).unwrap()).unwrap();
+    let hierarchy = Hierarchy::of_realm(realm).unwrap();
     assert_eq!(hierarchy.version(), Version::V2, "{:?}", hierarchy.absent());
     let missing: Vec<&str> = hierarchy.missing().iter().map(|(controller, _)| *controller).collect();
     assert_eq!(missing, ["memory", "cpu", "pids"]);

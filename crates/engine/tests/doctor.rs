@@ -23,7 +23,7 @@ fn every_finding_that_is_not_ok_has_a_remedy_and_names_are_unique() {
 #[test]
 fn what_the_tests_of_this_crate_need_is_found() {
     let findings = examine(&[]);
-    if !rustix::process::geteuid().is_root() {
+    if !cove_testkit::need::root() {
         assert_eq!(named(&findings, "privilege").verdict, Verdict::Weaker);
         return;
     }
@@ -71,15 +71,4 @@ fn findings_are_data() {
     let again: Vec<Finding> = serde_json::from_str(&text).unwrap();
     assert_eq!(again, findings);
     assert!(text.contains(r#""verdict":"ok""#));
-}
-
-/// `cargo test --test doctor show -- --ignored --nocapture`
-#[test]
-#[ignore = "shows, proves nothing"]
-fn show() {
-    let begin = std::time::Instant::now();
-    for finding in examine(&[]) {
-        println!("{:8} {:32} {}", format!("{:?}", finding.verdict), finding.name, finding.detail);
-    }
-    println!("{:?}", begin.elapsed());
 }

@@ -80,6 +80,7 @@ fn programs_that_look_at_the_machine_find_one() {
     assert!(house.output(&id, "free -m").contains("300"));
     assert_eq!(house.output(&id, "vmstat | wc -l"), "3");
     let ages = house.output(&id, "ps -eo etimes=");
+    assert!(!ages.is_empty(), "ps lists the guest and itself");
     assert!(ages.lines().all(|age| age.trim().parse::<u64>().is_ok_and(|seconds| seconds < 600)), "{ages}");
     let processors = "grep -c ^processor /proc/cpuinfo; grep -c '^cpu[0-9]' /proc/stat";
     let counts = house.output(&id, processors);

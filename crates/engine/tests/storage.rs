@@ -1,6 +1,6 @@
 //! A sandbox's files: made, found again, limited, cloned, removed; nothing is left behind.
 //!
-//! As root on a host with loop devices and mkfs.btrfs these run on a real pool image; else on plain directories.
+//! As root on a host with loop devices and mkfs.btrfs these run on a real pool image; otherwise a test fails or is skipped (see `cove_testkit::need`).
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use cove_engine::SandboxId;
 use cove_engine::spec::{Limits, Storage};
 use cove_engine::storage::{Directories, Error, Kind, Store, Upper};
+use cove_testkit::need::{self, Need, skip};
 
 /// A data directory of one test. At its end no mount and no loop device of it may be left.
 struct Data {
@@ -35,7 +36,7 @@ impl Data {
         match store.kind().unwrap() {
             Kind::Pool => Some(store),
             _ => {
-                eprintln!("skipped: {}", store.detail().unwrap());
+                skip(Need::Pool, store.detail().unwrap());
                 None
             }
         }
@@ -370,7 +371,7 @@ fn a_tmpfs_upper_has_the_size_that_was_asked_for() {
     assert_eq!(store.find(&id('m')).unwrap(), None);
     assert!(store.is_empty().unwrap());
     assert!(!data.path().join("pool.btrfs").exists(), "files in memory need no pool");
-    if !rustix::process::geteuid().is_root() {
+    if !need::root() {
         return;
     }
     let mount = tmpfs.mount().unwrap();
@@ -378,38 +379,4 @@ fn a_tmpfs_upper_has_the_size_that_was_asked_for() {
     assert_eq!(told.f_blocks * told.f_frsize, 20 << 20);
     assert_eq!(told.f_files, 100);
     assert!(rustix::fs::statat(&mount, "usr-work", rustix::fs::AtFlags::empty()).is_ok());
-}
-
-/// Figures for people: `cargo test --release --test storage figures -- --ignored --nocapture`.
-#[test]
-#[ignore = "measures, proves nothing"]
-fn figures() {
-    let data = Data::new();
-    let Some(store) = data.pool() else { return };
-    let ids: Vec<SandboxId> = (0..200).map(|n| format!("{n:0>20}").parse().unwrap()).collect();
-    let row = |what: &str, mut times: Vec<Duration>| {
-        times.sort();
-        println!("{what:40} p50 {:>8.1?} p99 {:>8.1?}", times[times.len() / 2], times[times.len() * 99 / 100]);
-    };
-    let timed = |work: &mut dyn FnMut()| {
-        let begin = Instant::now();
-        work();
-        begin.elapsed()
-    };
-    let create = |id: &SandboxId| drop(store.create(id, Storage::Disk, &limited(100)).unwrap());
-    row("create, made on the spot", ids.iter().map(|id| timed(&mut || create(id))).collect());
-    row("used", ids.iter().map(|id| timed(&mut || assert!(store.used(id).is_ok()))).collect());
-    row("resize", ids.iter().map(|id| timed(&mut || store.resize(id, &limited(200)).unwrap())).collect());
-    row("remove (to the trash)", ids.iter().map(|id| timed(&mut || store.remove(id).unwrap())).collect());
-    let all = timed(&mut || assert_eq!(store.empty_trash().unwrap(), 200));
-    println!("{:40} {:>8.1?} each", "deletion", all / 200);
-    let all = timed(&mut || store.keep_ready(200).unwrap());
-    println!("{:40} {:>8.1?} each", "made ahead", all / 200);
-    row("create, made ahead", ids.iter().map(|id| timed(&mut || create(id))).collect());
-    let file = data.path().join("pool/uppers").join(ids[0].as_str()).join("root/file");
-    fill(&file, 64 << 20);
-    let clones: Vec<SandboxId> = (0..20).map(|n| format!("{n:x>20}").parse().unwrap()).collect();
-    let clone = |id: &SandboxId| drop(store.clone(&ids[0], id, &limited(100)).unwrap());
-    row("clone with 64 MiB", clones.iter().map(|id| timed(&mut || clone(id))).collect());
-    store.close().unwrap();
 }

@@ -16,6 +16,7 @@
 //! * [`leak`]: what a data directory's sandboxes left on the host
 //! * [`postgres`]: a database that servers share
 //! * [`receiver`]: where webhooks go
+//! * [`need`]: what a test needs of the machine; a test that cannot run fails or is counted as skipped
 //! * [`wait`]: conditions that must come true in time
 
 #![forbid(unsafe_code)]
@@ -24,6 +25,7 @@ pub mod disk;
 pub mod guests;
 pub mod http;
 pub mod leak;
+pub mod need;
 pub mod ordinary;
 pub mod postgres;
 pub mod program;
@@ -35,6 +37,7 @@ pub mod terminal;
 pub mod wait;
 
 pub use leak::LeakCheck;
+pub use need::{Need, skip};
 pub use program::{Cove, Finished};
 pub use random::Random;
 pub use server::TestServer;

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::need::{Need, skip};
+
 pub struct Postgres {
     server: Option<Child>,
     url: String,
@@ -27,7 +29,10 @@ pub enum Durability {
 }
 
 impl Postgres {
-    /// `None` where it is not installed.
+    /// `None` only where it is not installed and tests may skip; the skip is counted.
+    ///
+    /// # Panics
+    /// If it is not installed and no skip is allowed.
     pub fn start() -> Option<Postgres> {
         let folder = tempfile::tempdir().unwrap();
         let mut postgres = Postgres::start_in(folder.path(), Durability::Processes)?;
@@ -35,9 +40,12 @@ impl Postgres {
         Some(postgres)
     }
 
-    /// In a folder that the test looks after.
+    /// As [`Postgres::start`], in a folder that the test removes.
     pub fn start_in(place: &Path, durability: Durability) -> Option<Postgres> {
-        let programs = newest()?;
+        let Some(programs) = newest() else {
+            skip(Need::PostgreSql, "there is no server program in /usr/lib/postgresql");
+            return None;
+        };
         fs::set_permissions(place, fs::Permissions::from_mode(0o755)).unwrap();
         let data = place.join("data");
         fs::create_dir(&data).unwrap();

@@ -18,6 +18,7 @@ use cove_control::session::{Artifact, JournalEntry, Message, Session, Stream};
 use cove_control::store::sandboxes::{Along, Idempotency, Inserted, Taken};
 use cove_control::store::{Store, Written};
 use cove_control::webhook::Webhook;
+use cove_testkit::need;
 use cove_testkit::postgres::Postgres;
 
 use crate::contract::sandbox;
@@ -301,11 +302,16 @@ pub(crate) struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// `None` where nobody may mount.
+    /// `None` where the test is skipped.
     pub(crate) fn new() -> Option<SmallDisk> {
+        if !need::root() {
+            return None;
+        }
         let folder = tempfile::tempdir().unwrap();
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=6m", "tmpfs"]).arg(folder.path()).output();
-        mounted.is_ok_and(|done| done.status.success()).then_some(SmallDisk { folder })
+        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=6m", "tmpfs"]).arg(folder.path()).output();
+        let mount = mount.unwrap();
+        assert!(mount.status.success(), "{}", String::from_utf8_lossy(&mount.stderr));
+        Some(SmallDisk { folder })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -341,10 +347,7 @@ pub(crate) async fn use_up(store: &Store) {
 
 #[tokio::test]
 async fn a_disk_that_fills_and_empties_loses_nothing_that_was_acknowledged() {
-    let Some(disk) = SmallDisk::new() else {
-        eprintln!("skipped: needs root to mount a small disk");
-        return;
-    };
+    let Some(disk) = SmallDisk::new() else { return };
     let path = disk.path().join("cove.db");
     let store = Store::sqlite(&path).await.unwrap();
     let mut failed = 0;
@@ -383,10 +386,7 @@ async fn a_disk_that_fills_and_empties_loses_nothing_that_was_acknowledged() {
 
 #[tokio::test]
 async fn a_postgresql_that_drops_its_connections_loses_nothing_that_was_acknowledged() {
-    let Some(postgres) = Postgres::start() else {
-        eprintln!("skipped: PostgreSQL is not installed");
-        return;
-    };
+    let Some(postgres) = Postgres::start() else { return };
     let store = Store::open(postgres.url()).await.unwrap();
     let killer = sqlx::AnyPool::connect(postgres.url()).await.unwrap();
     // Returns when they are gone.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use cove_testkit::ordinary::{self, Ids, OrdinaryUser};
 use cove_testkit::program::Cove;
 use cove_testkit::wait::{LIMIT, until_some};
+use cove_testkit::{Need, skip};
 use serde_json::{Value, json};
 
 #[test]
@@ -124,7 +125,7 @@ fn memory_holds_where_root_handed_control_groups_over() {
     assert_ne!(refused.code, 0, "nothing was handed over yet");
     let realm = std::fs::read_to_string(user.place.data().join("run/realm")).unwrap();
     if !Path::new("/sys/fs/cgroup/memory/tasks").exists() {
-        return eprintln!("skipped: no control groups of the first version");
+        return skip(Need::ControlGroupsV1, "there is no /sys/fs/cgroup/memory/tasks");
     }
     assert!(refused.stderr.contains("chown -R") && refused.stderr.contains(realm.trim()), "{}", refused.stderr);
     let trees = ["memory", "cpu", "pids", "cpuset", "freezer", "cpuacct", "unified"];
@@ -160,7 +161,7 @@ fn a_delegated_v2_subtree_is_used_also_without_controllers() {
     let user = OrdinaryUser::new();
     let unit = Path::new("/sys/fs/cgroup/unified").join(format!("cove-test-unit-{}", user.uid));
     if std::fs::create_dir(&unit).is_err() {
-        return eprintln!("skipped: no v2 tree without controllers beside v1");
+        return skip(Need::BareControlGroupsV2, "/sys/fs/cgroup/unified is not there or not ours");
     }
     assert!(Command::new("chown").args(["-R", &format!("{0}:{0}", user.uid)]).arg(&unit).status().unwrap().success());
     let enter = format!(

@@ -21,12 +21,9 @@ struct Pair {
     _database: Postgres,
 }
 
-/// `None` where PostgreSQL is not installed.
+/// `None` where the test is skipped.
 fn pair() -> Option<Pair> {
-    let Some(database) = Postgres::start() else {
-        eprintln!("skipped: PostgreSQL is not installed");
-        return None;
-    };
+    let database = Postgres::start()?;
     let start = || TestServer::start_in(&[], &[("DATABASE_URL", database.url())]);
     Some(Pair { one: start(), two: start(), _database: database })
 }
@@ -184,10 +181,7 @@ fn a_name_is_got_or_made_once_whichever_server_is_asked() {
 
 #[test]
 fn an_organisations_maximum_is_one_number_for_all_servers() {
-    let Some(database) = Postgres::start() else {
-        eprintln!("skipped: PostgreSQL is not installed");
-        return;
-    };
+    let Some(database) = Postgres::start() else { return };
     let start = || TestServer::start_in(&[], &[("DATABASE_URL", database.url()), ("COVE_QUOTA_SANDBOXES", "7")]);
     let (one, two) = (start(), start());
     let made: usize = std::thread::scope(|scope| {
@@ -293,10 +287,7 @@ impl Silent {
 
 #[test]
 fn what_a_dead_server_was_at_another_takes_over() {
-    let Some(database) = Postgres::start() else {
-        eprintln!("skipped: PostgreSQL is not installed");
-        return;
-    };
+    let Some(database) = Postgres::start() else { return };
     let start = || TestServer::start_in(&[], &[("DATABASE_URL", database.url())]);
     let mut one = start();
     let silent = Silent::listen();
@@ -328,10 +319,7 @@ fn what_a_dead_server_was_at_another_takes_over() {
 
 #[test]
 fn servers_may_speak_https_with_each_other() {
-    let Some(database) = Postgres::start() else {
-        eprintln!("skipped: PostgreSQL is not installed");
-        return;
-    };
+    let Some(database) = Postgres::start() else { return };
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let url = format!("https://{free}");
     let shared = ("DATABASE_URL", database.url());

@@ -581,7 +581,7 @@ mod tests {
         let realm = format!("cove-test-v1-{}", std::process::id());
         let prepared = Tree::landmark_of(&layout, &realm).and_then(|memory| Tree::prepare(&layout, &realm, memory));
         let tree = match prepared {
-            Err(Error::Absent(absent)) => return eprintln!("skipped: {absent}"),
+            Err(Error::Absent(absent)) => return cove_testkit::skip(cove_testkit::Need::ControlGroupsV1, absent),
             other => other.unwrap(),
         };
         assert!(tree.freezer.is_some() && tree.unified.is_none());

@@ -6,6 +6,7 @@
 //!   kernel's texts are read; that the kernel obeys is shown only where it has v2 controllers, by `tests/cgroup.rs`.
 
 use super::*;
+use cove_testkit::need::{self, Need, skip};
 use std::process::{Child, Command};
 
 /// A group in the kernel's own v2 tree, taken away at the end.
@@ -15,12 +16,15 @@ struct Real {
 
 impl Real {
     fn new(test: &str) -> Option<Real> {
-        let mounted = Layout::of_this_process().ok()?.v2?;
-        let base = mounted.at.join(format!("cove-test-v2-{test}-{}", std::process::id()));
-        if !rustix::process::geteuid().is_root() || fs::create_dir(&base).is_err() {
-            eprintln!("skipped: no v2 tree that can be written");
+        if !need::root() {
             return None;
         }
+        let Some(mounted) = Layout::of_this_process().unwrap().v2 else {
+            skip(Need::ControlGroups, "no v2 tree is mounted");
+            return None;
+        };
+        let base = mounted.at.join(format!("cove-test-v2-{test}-{}", std::process::id()));
+        fs::create_dir(&base).unwrap();
         Some(Real { tree: Tree::at(base).unwrap() })
     }
 
@@ -94,7 +98,7 @@ fn real_groups_freeze_with_everybody_in_them() {
 fn real_limits_are_refused_where_the_tree_has_no_controllers() {
     let Some(real) = Real::new("bare") else { return };
     if real.tree.has("memory") {
-        return;
+        return skip(Need::BareControlGroupsV2, "this v2 tree has controllers");
     }
     real.tree.create("a").unwrap();
     let error = real.tree.set("a", &Limits::default(), None, Fresh::Yes).unwrap_err();

@@ -199,7 +199,7 @@ mod tests {
         std::os::unix::fs::FileExt::write_all_at(&sparse, b"end", 50 << 20).unwrap();
         let opaque = fs::File::open(from.join("opaque")).unwrap();
         fsetxattr(&opaque, "user.overlay.opaque", b"y", XattrFlags::empty()).unwrap();
-        let root = rustix::process::geteuid().is_root();
+        let root = cove_testkit::need::root();
         if root {
             let mode = Mode::from_raw_mode(0o000);
             mknodat(CWD, from.join("whiteout"), FileType::CharacterDevice, mode, 0).unwrap();

@@ -182,8 +182,8 @@ mod tests {
     /// all the same, so the numbers and their inheritance are shown there, and the limit where there is one.
     #[test]
     fn what_is_made_in_a_project_belongs_to_it() {
-        if !rustix::process::geteuid().is_root() {
-            return eprintln!("not applicable: only root mounts a filesystem");
+        if !cove_testkit::need::root() {
+            return;
         }
         let tool = Command::new("mkfs.xfs").arg("-V").output();
         assert!(tool.is_ok(), "mkfs.xfs is missing; `make test` installs it (package xfsprogs)");

@@ -2,6 +2,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use cove_protocol::file::{Entry, FileKind, WriteMode};
 use cove_protocol::{Event, Failure, FailureKind, Kind, Reply, Request};
+use cove_testkit::{Need, skip};
 
 use crate::client::{Guest, Seen, argv, wait_until};
 
@@ -366,7 +367,7 @@ fn metadata_is_kept_with_the_file_and_replaced_as_a_whole() {
     match set(&[("a", "1"), ("b", "2")]) {
         Ok(metadata) => assert_eq!(metadata["e2b.a"], "1"),
         // The machine's temporary directory may be on a filesystem without them.
-        Err(failure) if failure.kind == FailureKind::Unsupported => return,
+        Err(failure) if failure.kind == FailureKind::Unsupported => return skip(Need::FileAttributes, failure),
         Err(failure) => panic!("{failure}"),
     }
     let metadata = set(&[("b", "3")]).unwrap();

@@ -2,6 +2,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener};
 
 use cove_protocol::{FailureKind, Reply, Request};
+use cove_testkit::{Need, skip};
 
 use crate::client::{Guest, argv, wait_until};
 
@@ -33,7 +34,10 @@ fn a_dialled_port_is_a_plain_pipe_that_ends_as_its_sides_do() {
 #[test]
 fn a_server_on_ipv6_alone_is_reached_too() {
     let guest = Guest::start();
-    let Ok(listener) = TcpListener::bind("[::1]:0") else { return };
+    let listener = match TcpListener::bind("[::1]:0") {
+        Ok(listener) => listener,
+        Err(error) => return skip(Need::Ipv6, error),
+    };
     let port = listener.local_addr().unwrap().port();
     let server = std::thread::spawn(move || listener.accept().unwrap().0.write_all(b"six").unwrap());
     let (_, mut host) = guest.open(&Request::Dial { port });
