@@ -50,8 +50,10 @@ def test_a_file_that_cannot_be_read_is_an_error_by_name(sandbox, folder):
         sandbox.fs.download_file(f"{folder}/nosuch")
     with pytest.raises(Exception, match="not found"):
         sandbox.fs.get_file_info(f"{folder}/nosuch")
-    with pytest.raises(Exception):
-        sandbox.fs.download_file("/etc/shadow")
+    made = sandbox.process.exec(f"echo secret | sudo install -m 600 /dev/stdin {folder}/locked")
+    assert made.exit_code == 0, made.result
+    with pytest.raises(Exception, match="(?i)permission denied"):
+        sandbox.fs.download_file(f"{folder}/locked")
 
 
 def test_listing_and_looking(sandbox, folder):

@@ -93,7 +93,7 @@ def test_labels_and_intervals_are_kept(daytona, fresh):
     fresh.set_auto_delete_interval(-1)
     assert daytona.get(fresh.id).auto_delete_interval == -1
     fresh.refresh_activity()
-    with pytest.raises(Exception):
+    with pytest.raises(Exception, match="non-negative"):
         fresh.set_autostop_interval(-1)
 
 

@@ -53,5 +53,5 @@ def test_a_name_is_taken_once_and_a_kill_is_an_end(sandbox, name):
 
 
 def test_nobody_connects_to_what_is_not_there(sandbox):
-    with pytest.raises(Exception):
+    with pytest.raises(Exception, match="not found: nosuch"):
         sandbox.process.connect_pty_session("nosuch").wait_for_connection(timeout=5)
