@@ -83,12 +83,12 @@ impl Activity {
         }
     }
 
-    /// One writes at a time: whoever comes next, and decides by what is written, finds all of it written.
+    /// One writer at a time: the next one decides by what is in the store, and finds everything written.
     pub async fn turn_to_write(&self) -> MutexGuard<'_, ()> {
         self.writing.lock().await
     }
 
-    /// What could not be written is still to be written, unless there is newer.
+    /// Keeps what could not be written, unless there is a newer time.
     pub fn put_back(&self, activity: Vec<(SandboxId, i64)>) {
         let mut unwritten = self.unwritten.lock().expect("no panic while held");
         for (id, at) in activity {
@@ -97,12 +97,12 @@ impl Activity {
         }
     }
 
-    /// What the store does not know yet.
+    /// Times that are not in the store yet.
     pub fn take(&self) -> Vec<(SandboxId, i64)> {
         std::mem::take(&mut *self.unwritten.lock().expect("no panic while held")).into_iter().collect()
     }
 
-    /// The newest that is known here of one sandbox.
+    /// The newest time of one sandbox that this server knows.
     pub fn latest(&self, id: &SandboxId) -> Option<i64> {
         self.unwritten.lock().expect("no panic while held").get(id).copied()
     }

@@ -1,11 +1,11 @@
-//! What this one server takes on: room for sandboxes, and turns to start them.
+//! How much this server takes on: room for sandboxes, and turns to start them.
 //!
 //! ```text
 //!   create, start ──▶ admit (sandboxes, memory)  ──▶ turn (at most N at one time, a bounded queue)  ──▶ launch
 //!                       │ full: 503                     │ queue full, or waited too long: 503
 //! ```
-//! Room is taken before the store is written, so that a refusal leaves nothing behind, and given back when the sandbox's
-//! processes end. Nobody waits without an end.
+//! Room is taken before the store is written, so that a refusal leaves nothing behind, and given back when the
+//! sandbox's processes end. Every wait has a limit.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -20,7 +20,7 @@ use crate::sandbox::state::Event;
 use crate::sandbox::{Sandbox, State};
 use crate::{App, Error};
 
-/// What fits later fits when something ends: a guess of when to ask again.
+/// A guess of when something ends and there is room again.
 const AGAIN: Duration = Duration::from_secs(5);
 
 pub struct Capacity {
@@ -36,7 +36,7 @@ struct Held {
     sandboxes: HashMap<SandboxId, u64>,
 }
 
-/// As it stands, for the metrics.
+/// The current numbers, for the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Figures {
     pub sandboxes: u64,
@@ -59,7 +59,7 @@ impl Capacity {
         Capacity { limits, held: Mutex::default(), turns, waiting: AtomicU32::new(0) }
     }
 
-    /// Takes the room that a sandbox needs, or says what is full. One that has its room keeps it.
+    /// Takes the room that a sandbox needs, or reports what is full. A sandbox that has its room keeps it.
     fn admit(&self, id: &SandboxId, memory: u64, free: Option<u64>) -> Result<(), Error> {
         let mut held = self.held.lock().expect("no panic while held");
         let before = held.sandboxes.get(id).copied();
@@ -86,7 +86,7 @@ impl Capacity {
         Ok(())
     }
 
-    /// Its processes are gone. Fine if it holds nothing.
+    /// Gives the room back when the sandbox's processes are gone. Does nothing if it has none.
     pub fn release(&self, id: &SandboxId) {
         let mut held = self.held.lock().expect("no panic while held");
         if let Some(memory) = held.sandboxes.remove(id) {
@@ -94,7 +94,7 @@ impl Capacity {
         }
     }
 
-    /// How much it has now, whatever it was let in with. Fine if it holds nothing.
+    /// Sets how much room the sandbox has now. Does nothing if it has none.
     pub fn note(&self, id: &SandboxId, memory: u64) {
         let mut held = self.held.lock().expect("no panic while held");
         if let Some(before) = held.sandboxes.get_mut(id).map(|held| std::mem::replace(held, memory)) {
@@ -102,7 +102,7 @@ impl Capacity {
         }
     }
 
-    /// A turn to launch: at once, or when one of those before is done.
+    /// Waits for a turn to launch.
     async fn turn(&self) -> Result<SemaphorePermit<'_>, Error> {
         if let Ok(turn) = self.turns.try_acquire() {
             return Ok(turn);
@@ -146,13 +146,13 @@ impl App {
         self.capacity().turn().await.inspect_err(|_| self.capacity().release(&sandbox.id))
     }
 
-    /// Room for a sandbox that has, or shall have, this much memory.
+    /// Takes room for a sandbox with this much memory.
     pub(crate) fn admit_resized(&self, sandbox: &Sandbox, memory: u64) -> Result<(), Error> {
         let free = self.provider(&sandbox.provider)?.free_memory();
         self.capacity().admit(&sandbox.id, memory, free)
     }
 
-    /// As [`App::room_for`], where the event brings a sandbox up that is down.
+    /// As [`App::room_for`], if the event starts a sandbox that has no processes.
     pub(crate) async fn room_to_start(
         &self,
         id: &SandboxId,
@@ -167,7 +167,7 @@ impl App {
         }
     }
 
-    /// What runs already when a server begins has its room.
+    /// Gives room to sandboxes that already run when the server starts.
     pub(crate) async fn reckon_room(&self) -> Result<(), Error> {
         let running = self.store().sandboxes_of_server(self.server()).await?;
         let mut held = self.capacity().held.lock().expect("no panic while held");
@@ -209,7 +209,7 @@ mod tests {
         room.admit(&id('b'), 100 << 20, None).unwrap();
         let refused = room.admit(&id('c'), 1, None).unwrap_err().to_string();
         assert_eq!(refused, "this server runs its maximum of 2 sandboxes; try again later");
-        // What has its room may shrink in it.
+        // A sandbox that has its room may shrink.
         room.admit(&id('a'), 100 << 20, None).unwrap();
         room.release(&id('a'));
         room.release(&id('a'));

@@ -1,4 +1,4 @@
-//! What time it is, as something that is handed in: timers are tested without waiting for them.
+//! The time, passed in as a value: tests of timers do not have to wait.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 pub use jiff::Timestamp;
 
-/// Tells the time. Cheap to clone.
+/// Returns the time. Cheap to clone.
 #[derive(Clone)]
 pub struct Clock(Source);
 
@@ -28,12 +28,12 @@ impl Clock {
         Clock(Source::System)
     }
 
-    /// One that only moves when told to, for tests.
+    /// A clock that moves only by [`Clock::advance`], for tests.
     pub fn standing_at(now: Timestamp) -> Self {
         Clock(Source::Set(Arc::new(AtomicI64::new(now.as_millisecond()))))
     }
 
-    /// Now, to the millisecond: what a store can hold.
+    /// Now, to the millisecond, which is what the store keeps.
     pub fn now(&self) -> Timestamp {
         let millisecond = match &self.0 {
             Source::System => Timestamp::now().as_millisecond(),
@@ -50,7 +50,7 @@ impl Clock {
     }
 }
 
-/// A time out of the store; what no calendar holds becomes its nearest end.
+/// A time from the store; a number outside of the calendar becomes its nearest end.
 pub fn from_millisecond(millisecond: i64) -> Timestamp {
     Timestamp::from_millisecond(millisecond).unwrap_or(if millisecond < 0 { Timestamp::MIN } else { Timestamp::MAX })
 }

@@ -1,7 +1,7 @@
-//! Connections: taken, maybe shaken hands with, and served by the doors.
+//! Connections: accepted, with a TLS handshake where configured, and served by the doors.
 //!
-//! Whoever connects has proved nothing yet, so nothing waits for them without end: not for a handshake, not for a first
-//! request, not for the rest of a header. What they are let in with is noted for each request, and ends it (`right`).
+//! A new client has proved nothing, so every wait for it has a limit: the handshake, the first request, the rest of a
+//! header. Each request notes the right that allowed it, and ends with it (`right`).
 
 mod attend;
 mod crowd;
@@ -37,11 +37,11 @@ use self::meter::Metered;
 use crate::right::Rights;
 use crate::tls::Secure;
 
-/// A client that has not shaken hands by then is dropped.
+/// A client that has not finished its handshake by then is dropped.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// A request's header must be there by then, the first from the beginning on, others from the end of the one before:
-/// longer than clients keep an unused connection.
+/// A request's header must be complete by then, counted from the connection's start or from the end of the request
+/// before. Longer than clients keep an unused connection.
 const HEADER: Duration = Duration::from_secs(75);
 
 /// An HTTP/2 client that answers no ping is gone.
@@ -50,14 +50,14 @@ const PING: Duration = Duration::from_secs(30);
 /// Requests of one HTTP/2 connection at a time.
 const STREAMS: u32 = 250;
 
-/// The kernel is out of something: it has more when those that gave way are gone.
+/// How long to wait when the kernel is out of descriptors or memory: connections that were closed free some.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What somebody is told for whom there is no place.
+/// The answer when there is no place for a connection.
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n\
     Content-Length: 33\r\nContent-Type: text/plain\r\n\r\ntoo many connections; come again\n";
 
-/// Serves until told to end, then waits for the requests under way. With TLS where there is a configuration for it.
+/// Serves until the server ends, then waits for the requests under way. With TLS where it is configured.
 pub async fn serve(
     listener: TcpListener,
     secure: Option<Arc<ServerConfig>>,
@@ -69,7 +69,7 @@ pub async fn serve(
     serve_patiently(listener, secure, Reception { router, rights, crowd }, ending, HEADER).await;
 }
 
-/// Where requests go.
+/// Handles the requests.
 #[derive(Clone)]
 struct Reception {
     router: Router,
@@ -99,7 +99,7 @@ async fn serve_patiently(
                 }
             },
         };
-        // Small answers go out at once, not when the last one was acknowledged.
+        // TCP_NODELAY: small answers are sent at once, not when the last one was acknowledged.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%peer, %error, "set TCP_NODELAY");
         }
@@ -125,16 +125,16 @@ async fn serve_patiently(
             }
         });
     }
-    // Whoever connects from now on is told at once.
+    // From now on new clients are refused at once.
     drop(listener);
     graceful.shutdown().await;
 }
 
 /// What is known of a connection.
 struct Known {
-    /// Who is there.
+    /// The client's address.
     peer: SocketAddr,
-    /// Whether nobody else listens.
+    /// Whether only this machine can connect.
     secure: Option<Secure>,
     end: End,
     tenant: Tenant,
@@ -166,7 +166,7 @@ where
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(metered), service).into_owned();
     let connection = watcher.watch(connection);
     tokio::pin!(connection);
-    // Before its first bytes say which version of HTTP it speaks, no clock of hyper's runs.
+    // Before the first bytes show the version of HTTP, none of hyper's timeouts runs.
     let first = tokio::time::timeout(patience, connection.as_mut()).await;
     let ended = match first {
         Ok(ended) => ended,

@@ -1,6 +1,6 @@
-//! Why something was not done: one enum for the whole domain.
+//! Why an operation failed: one enum for the whole domain.
 //!
-//! `Display` is the sentence that the caller reads; [`Error::detail`] is what the log needs besides. Doors map every
+//! `Display` is the sentence for the caller; [`Error::detail`] is what the log needs in addition. Doors map every
 //! variant to their dialect's status and shape.
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::sandbox::state::Denied;
 const QUOTA_AGAIN: Duration = Duration::from_secs(1);
 /// A restart of a database takes seconds.
 const DATABASE_AGAIN: Duration = Duration::from_secs(5);
-/// The server looks four times a second; somebody has to make room first.
+/// The server checks four times a second; somebody has to make room first.
 const FULL_AGAIN: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
@@ -23,15 +23,15 @@ pub enum Error {
     /// No key, or one that is unknown, revoked or expired.
     #[error("{0}")]
     Unauthenticated(String),
-    /// A good key that may not do this.
+    /// A valid key that may not do this.
     #[error("{0}")]
     Forbidden(String),
-    /// Not there, or another organisation's: the answer is the same.
+    /// It does not exist, or belongs to another organisation: the answer is the same.
     #[error("{kind} {id} does not exist")]
     NotFound { kind: &'static str, id: String },
     #[error("{field}: {message}")]
     Invalid { field: String, message: String },
-    /// Something else bears the name, or the same idempotency key came with another request.
+    /// The name is taken, or the same idempotency key came with another request.
     #[error("{0}")]
     Conflict(String),
     /// The sandbox's state does not allow it.
@@ -56,13 +56,13 @@ pub enum Error {
     Elsewhere { id: String, server: String, advice: String },
     #[error(transparent)]
     Guest(#[from] GuestError),
-    /// An archive could not be written, read or removed: the object store's doing. The sandbox is as it was.
+    /// The object store could not write, read or remove an archive. The sandbox is unchanged.
     #[error("the archive of sandbox {id} could not be {verb}: {reason}")]
     Archive { id: String, verb: &'static str, reason: String },
-    /// The database does not answer, or cannot be written. It may pass.
+    /// The database does not answer, or cannot be written. It may recover.
     #[error("the server's database cannot be used now; try again")]
     Unavailable { detail: String },
-    /// Our fault; the detail is for the log alone.
+    /// A bug or a fault of this server; the detail is for the log alone.
     #[error("internal error; the server's log has the details")]
     Internal { detail: String },
 }
@@ -84,7 +84,7 @@ impl Error {
         Error::Exhausted { message: message.into(), retry_after: Duration::from_secs(5) }
     }
 
-    /// What the log should say that the caller must not read; `None` where the sentence is all there is.
+    /// What the log needs and the caller must not read; `None` where the sentence says everything.
     pub fn detail(&self) -> Option<&str> {
         match self {
             Error::Internal { detail } | Error::Unavailable { detail } => Some(detail),
@@ -98,7 +98,7 @@ impl Error {
             Error::RateLimited(refused) => Some(refused.retry_after),
             Error::Exhausted { retry_after, .. } => Some(*retry_after),
             Error::Full(_) => Some(FULL_AGAIN),
-            // There is room again when a sandbox of the same organisation ends: nobody knows when, but it may be soon.
+            // There is room when a sandbox of the same organisation ends: when is unknown, but it may be soon.
             Error::Quota { .. } => Some(QUOTA_AGAIN),
             Error::Unavailable { .. } => Some(DATABASE_AGAIN),
             Error::Guest(GuestError::Failed(failure)) if failure.kind == FailureKind::Exhausted => Some(FULL_AGAIN),
@@ -106,7 +106,7 @@ impl Error {
         }
     }
 
-    /// The guest's own reason, where it answered no.
+    /// The guest's own reason, where it refused.
     pub fn failure_kind(&self) -> Option<FailureKind> {
         match self {
             Error::Guest(GuestError::Failed(failure)) => Some(failure.kind),
@@ -162,11 +162,11 @@ fn from_code(code: &str, detail: String) -> Error {
     if code.len() == 5 {
         return match (code, &code[..2]) {
             ("53100", _) => full(&detail),
-            // Text that its encoding does not have: a NUL.
+            // Text that the encoding does not allow: a NUL.
             ("22021", _) => Error::invalid("text", "must not hold a NUL byte"),
             // Read-only, as a standby is; deadlock; a new connection would do.
             ("25006" | "40001" | "40P01", _) => Error::Unavailable { detail },
-            // Connection, resources, an operator's doing (shutdown, statement timeout), its own system.
+            // Connection, resources, operator intervention (shutdown, statement timeout), system error.
             (_, "08" | "53" | "57" | "58") => Error::Unavailable { detail },
             _ => Error::Internal { detail },
         };

@@ -1,8 +1,8 @@
 //! Talking to the daemon inside a sandbox.
 //!
-//! A [`Guest`] is cheap to clone and holds no connection: every call asks its [`Connect`] for a new one, because one
-//! connection is one operation. What comes back is the sandbox's word, and the sandbox is hostile: replies are
-//! bounded by the frame limit and by a time limit, and an answer of the wrong kind is an error, never a panic.
+//! A [`Guest`] is cheap to clone and has no connection: every call asks its [`Connect`] for a new one, because one
+//! connection is one operation. The answer comes from the sandbox, and the sandbox is hostile: replies are bounded by
+//! the frame limit and by a time limit, and an answer of the wrong kind is an error, never a panic.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,18 +26,18 @@ pub trait Connect: Send + Sync {
     async fn connect(&self) -> Result<Box<dyn Pipe>, GuestError>;
 }
 
-/// How long a guest may take to answer a request that only asks. Streams have no limit of their own.
+/// How long a guest may take to answer a simple request. Streams have no limit of their own.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 #[derive(Debug, thiserror::Error)]
 pub enum GuestError {
-    /// The guest could not be reached: not running, or on its way out.
+    /// The guest could not be reached: it does not run, or is ending.
     #[error("sandbox cannot be reached: {0}")]
     Unreachable(String),
-    /// The guest answered no.
+    /// The guest refused.
     #[error(transparent)]
     Failed(#[from] Failure),
-    /// The guest answered something it may not.
+    /// The guest broke the protocol.
     #[error("sandbox broke the protocol: {0}")]
     Protocol(String),
     #[error("sandbox did not answer within {} s", .0.as_secs())]
@@ -86,7 +86,7 @@ impl Guest {
         Guest { room: Some(room), ..self }
     }
 
-    /// Asks and takes the one reply.
+    /// Sends the request and reads the one reply.
     pub async fn call(&self, request: &Request) -> Result<Reply, GuestError> {
         tokio::time::timeout(ANSWER_WITHIN, async {
             let mut operation = self.send(request).await?;
@@ -96,8 +96,8 @@ impl Guest {
         .map_err(|_| GuestError::Timeout(ANSWER_WITHIN))?
     }
 
-    /// Sends the request and leaves the reply to be taken with [`Operation::reply`]: for requests whose data goes
-    /// before the reply (`Write`, `TarIn`, `Input`).
+    /// Sends the request; [`Operation::reply`] reads the reply later. For requests whose data comes before the reply
+    /// (`Write`, `TarIn`, `Input`).
     pub async fn send(&self, request: &Request) -> Result<Operation, GuestError> {
         if let (Some(room), Request::Write { .. } | Request::TarIn { .. }) = (&self.room, request) {
             room().map_err(|error| Failure::new(FailureKind::Exhausted, error.to_string()))?;
@@ -110,7 +110,7 @@ impl Guest {
         Ok(operation)
     }
 
-    /// Sends the request, takes the reply, and leaves the stream open.
+    /// Sends the request, reads the reply, and leaves the stream open.
     pub async fn open(&self, request: &Request) -> Result<(Reply, Operation), GuestError> {
         tokio::time::timeout(ANSWER_WITHIN, async {
             let mut operation = self.send(request).await?;
@@ -140,20 +140,20 @@ pub struct Operation {
 
 pub struct Receiver {
     from: ReadHalf<Box<dyn Pipe>>,
-    /// Bytes that may still come, where all of them are held until the end.
+    /// Bytes that may still come, where the caller keeps all of them until the end.
     room: Option<usize>,
     /// Held for its end.
     _presence: Option<Presence>,
 }
 
-/// What is gathered from a sandbox into one answer has so many bytes at most, however few things it claims to be.
+/// The most bytes that are gathered from a sandbox into one answer.
 pub const GATHERED: usize = 128 << 20;
 
 pub struct Sender {
     to: WriteHalf<Box<dyn Pipe>>,
 }
 
-/// What a streaming operation brings next.
+/// The next item of a streaming operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Item {
     Stdout(Vec<u8>),
@@ -164,13 +164,13 @@ pub enum Item {
 }
 
 impl Operation {
-    /// For those who hold all that comes until the end: beyond [`GATHERED`] bytes it is an error.
+    /// For callers that keep everything until the end: more than [`GATHERED`] bytes is an error.
     pub fn gathered(mut self) -> Operation {
         self.from.room = Some(GATHERED);
         self
     }
 
-    /// The guest's reply. A close without one means that the guest went away.
+    /// Reads the guest's reply. A close without one means that the guest has ended.
     pub async fn reply(&mut self) -> Result<Reply, GuestError> {
         let Some(frame) = frame::read_async(&mut self.from.from).await? else {
             return Err(GuestError::Unreachable("closed without an answer".into()));
@@ -192,8 +192,8 @@ impl Operation {
 }
 
 impl Receiver {
-    /// The next item; `None` once the guest has said that the operation is complete. A connection that closes before
-    /// that is an error: the caller must not take half for the whole. Not cancel-safe, see [`frame::read_async`].
+    /// The next item; `None` once the guest reports that the operation is complete. A connection that closes before
+    /// that is an error, because the result is incomplete. Not cancel-safe, see [`frame::read_async`].
     pub async fn next(&mut self) -> Result<Option<Item>, GuestError> {
         let Some(frame) = frame::read_async(&mut self.from).await? else {
             return Err(GuestError::Unreachable("closed before the end".into()));

@@ -1,8 +1,8 @@
-//! Who this server is and whose its data directory is: names that are made once and must never change by accident.
+//! The names of this server and of its data directory's database: made once, and never changed by accident.
 //!
-//! A sandbox's files lie in the data directory, its row in the database. What the database does not know is nobody's and is
-//! removed when a server comes back; one that came back under another name, or on another database, would remove
-//! everything that tenants have.
+//! A sandbox's files are in the data directory, its row is in the database. When a server comes back, it removes files
+//! that the database does not know. Under another name, or on another database, it would remove everything that tenants
+//! have.
 
 use std::io;
 use std::path::Path;
@@ -46,7 +46,7 @@ fn read(path: &Path) -> Result<Option<String>, Error> {
     }
 }
 
-/// Whole or not at all, also where the power goes.
+/// Atomic, also in a power cut.
 fn write(path: &Path, text: &str) -> Result<(), Error> {
     cove_sys::replacement::replace(path, text.as_bytes(), 0o644)
         .map_err(|error| Error::internal(format!("write {}: {error}", path.display())))

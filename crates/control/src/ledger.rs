@@ -1,6 +1,6 @@
-//! How much of its maxima an organisation has in use: counted in memory, so that a creation need not count rows; taken
-//! from the store now and then, because other servers count too. Where they do, the last word is the store's
-//! (`store/room.rs`): what is counted here then refuses early and cheaply.
+//! How many sandboxes an organisation has, against its maxima. Counted in memory, so that a creation does not count
+//! rows; read from the store now and then, because other servers create sandboxes too. With several servers the store
+//! decides (`store/room.rs`); the count here then only refuses early and cheaply.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -9,7 +9,7 @@ use crate::key::Quota;
 use crate::sandbox::State;
 use crate::{App, Error};
 
-/// Times that the store is counted in a row where others write meanwhile.
+/// How often the store is counted again when something changes meanwhile.
 const TRIES: usize = 3;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -23,12 +23,12 @@ pub struct Ledger {
     accounts: Mutex<HashMap<String, Account>>,
 }
 
-/// What an organisation has in use: rows of the store, and places that are held for what is not written yet.
+/// What an organisation uses: rows of the store, and places held for rows that are not written yet.
 #[derive(Debug, Clone, Copy, Default)]
 struct Account {
     counted: Counts,
     held: Counts,
-    /// Rows that came while the store was counted: the count may have been taken before them.
+    /// Rows that were written while the store was counted: the count may not include them.
     gained: Counts,
     /// Whether anything changed while the store was counted.
     moved: bool,
@@ -60,8 +60,8 @@ impl Counts {
     }
 }
 
-/// A place that is held while a sandbox is being written; given back when it is dropped. A count of the store does not
-/// have it, and leaves it alone.
+/// A place held while a sandbox is being written; dropping it gives the place back. A count of the store does not
+/// include it and does not change it.
 pub struct Claim<'a> {
     ledger: &'a Ledger,
     organisation: String,
@@ -69,7 +69,7 @@ pub struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    /// The new sandbox has its row, which counts by itself from now on.
+    /// The new sandbox has its row, which is counted from now on.
     pub fn is_written(&mut self) {
         let held = std::mem::take(&mut self.held);
         self.ledger.with(&self.organisation, |account| {
@@ -98,13 +98,13 @@ impl Ledger {
         act(accounts.entry(organisation.to_owned()).or_default())
     }
 
-    /// Takes a place for one more running sandbox until it is written, or says which maximum is reached.
+    /// Takes a place for one more running sandbox until it is written, or reports which maximum is reached.
     pub fn reserve(&self, organisation: &str, quota: &Quota) -> Result<Claim<'_>, Error> {
         self.claim(organisation, counts_as(State::Creating), |count| check_new(count, quota))
     }
 
-    /// Takes a place for a sandbox that is to start, until its new state is written and counts by itself: of several that
-    /// ask at once no more get one than there are.
+    /// Takes a place for a sandbox that is about to start, until its new state is written and counted. Of several
+    /// requests at the same moment, no more get a place than there are places.
     pub fn claim_start(&self, organisation: &str, quota: &Quota) -> Result<Claim<'_>, Error> {
         self.claim(organisation, Counts { running: 1, all: 0 }, |count| check_running(count, quota))
     }
@@ -138,8 +138,8 @@ impl Ledger {
         }
     }
 
-    /// What the store has; places that are held stay so, and what was written meanwhile is not lost, though it may be
-    /// counted twice. Says whether anything was.
+    /// Takes over the store's count. Held places stay, and rows written meanwhile are not lost, though they may be
+    /// counted twice. Returns whether there were any.
     fn set(&self, counted: Vec<(String, String, i64)>) -> Counted {
         let mut fresh: HashMap<String, Counts> = HashMap::new();
         for (organisation, state, many) in counted {
@@ -166,7 +166,7 @@ impl Ledger {
     }
 }
 
-/// Whether a count of the store can be relied on to the last one.
+/// Whether the count of the store is exact.
 #[derive(Debug, PartialEq, Eq)]
 enum Counted {
     AtRest,
@@ -197,7 +197,7 @@ pub(crate) fn check_running(count: Counts, quota: &Quota) -> Result<(), Error> {
 }
 
 impl App {
-    /// Counts again where something changed in the middle, but not for ever.
+    /// Counts again if something changed meanwhile, but not for ever.
     pub(crate) async fn recount(&self) -> Result<(), Error> {
         for _ in 0..TRIES {
             self.ledger().begin_count();
@@ -246,7 +246,7 @@ mod tests {
         let mut place = ledger.reserve("acme", &quota).unwrap();
         ledger.begin_count();
         place.is_written();
-        // Counted before its row was there.
+        // The count was taken before its row was there.
         assert_eq!(ledger.set(Vec::new()), Counted::WhileMoving);
         assert_eq!(ledger.of("acme"), Counts { running: 1, all: 1 });
         ledger.begin_count();

@@ -1,16 +1,16 @@
-//! Lines out of what a sandbox writes, which comes in pieces cut anywhere.
+//! Splits a sandbox's output, which comes in arbitrary pieces, into lines.
 //!
-//! The sandbox is hostile: a line has a longest length, and each byte is looked at and moved once, however many lines a
-//! piece holds and in however many pieces a line comes.
+//! The sandbox is hostile: a line has a maximum length, and each byte is read and moved once, however the output is
+//! cut.
 
-/// What has come of the line that is not whole yet.
+/// The incomplete line at the end.
 #[derive(Debug)]
 pub struct Lines {
     held: Vec<u8>,
     longest: usize,
 }
 
-/// A line that has no end within what a line may have.
+/// A line is longer than the maximum.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a line of over {0} bytes")]
 pub struct TooLong(usize);
@@ -20,7 +20,7 @@ impl Lines {
         Lines { held: Vec::new(), longest }
     }
 
-    /// The lines that this piece makes whole, one after another, each with its end.
+    /// Returns the lines that this piece completes, each with its line break.
     pub fn take(&mut self, piece: &[u8]) -> Result<Vec<u8>, TooLong> {
         let whole = match piece.iter().rposition(|byte| *byte == b'\n') {
             None => {
@@ -38,7 +38,7 @@ impl Lines {
     }
 }
 
-/// Each line of what [`Lines::take`] gave, without its end.
+/// Each line of what [`Lines::take`] returned, without its line break.
 pub fn each(whole: &[u8]) -> impl Iterator<Item = &[u8]> {
     whole.split_inclusive(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\n").unwrap_or(line))
 }
@@ -74,7 +74,7 @@ mod tests {
         let mut lines = Lines::of_at_most(10);
         let flood = vec![b'\n'; 1 << 20];
         assert_eq!(each(&lines.take(&flood).unwrap()).count(), 1 << 20);
-        // Moving what follows each line for each line is 500 GB for this one frame.
+        // Moving the rest for each line would copy 500 GB for this one frame.
         assert!(begun.elapsed() < std::time::Duration::from_secs(5));
     }
 }

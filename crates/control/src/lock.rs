@@ -1,4 +1,4 @@
-//! One change of a sandbox at a time in this process. Other servers are kept out by the generation in the store.
+//! One change of a sandbox at a time in this process. The generation in the store does the same between servers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -15,7 +15,7 @@ pub struct Locks {
 const SWEEP_ABOVE: usize = 1024;
 
 impl Locks {
-    /// Waits for whoever works on the sandbox.
+    /// Waits until nobody else changes the sandbox.
     pub async fn lock(&self, id: &SandboxId) -> OwnedMutexGuard<()> {
         self.of(id).lock_owned().await
     }

@@ -1,7 +1,7 @@
-//! What lies around the server: private, link-local and metadata addresses, and the host itself.
+//! The server's neighbourhood: private, link-local and metadata addresses, and the host itself.
 //!
-//! Tenants share the server, so its neighbourhood is not theirs to open: neither a sandbox's `allow` list nor a webhook
-//! leads there, unless an operator asked for it or the configuration names the target in `private_targets`.
+//! Tenants share the server, so they may not open its neighbourhood: neither a sandbox's `allow` list nor a webhook
+//! reaches it, unless an operator asked for it or `private_targets` in the configuration names the target.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn place(address: IpAddr) -> Place {
     if UdpSocket::bind((address, 0)).is_ok() { Place::ThisHost } else { Place::Elsewhere }
 }
 
-/// The reason why a tenant is kept from an address; nothing for the open internet and for what `open` names.
+/// Why a tenant may not reach an address; `None` for public addresses and for those in `open`.
 fn refused(open: &[Target], address: IpAddr, port: u16) -> Option<Class> {
     let policy = Egress { allow: open.to_vec(), ..Egress::default() };
     match policy::decide(&policy, &Destination { address, port, place: place(address), name: None }) {
@@ -51,8 +51,8 @@ impl App {
     }
 }
 
-/// A client for requests that tenants cause. Names are looked up here and the answer is judged before it is used, so
-/// that a name cannot change its address in between; no proxy of the environment looks it up a second time.
+/// A client for requests that tenants cause. It resolves names itself and checks the answer before it uses it, so a
+/// name cannot change its address in between; no proxy of the environment resolves it a second time.
 pub(crate) fn guarded_client(open: Vec<Target>) -> Result<reqwest::Client, Error> {
     let builder = reqwest::Client::builder()
         .redirect(reqwest::redirect::Policy::none())
@@ -61,7 +61,7 @@ pub(crate) fn guarded_client(open: Vec<Target>) -> Result<reqwest::Client, Error
     builder.build().map_err(|error| Error::internal(format!("make an HTTP client: {error}")))
 }
 
-/// Refuses a URL whose host is written as an address of the neighbourhood: no resolver is asked for such a one.
+/// Refuses a URL whose host is an address of the neighbourhood: the resolver never sees such a host.
 pub(crate) fn check_url(open: &[Target], url: &reqwest::Url) -> Result<(), String> {
     let host = url.host_str().unwrap_or_default();
     let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() else { return Ok(()) };

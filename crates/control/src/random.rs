@@ -1,4 +1,4 @@
-//! Ids, keys and tokens: what nobody may guess, or what must not collide.
+//! Random ids, keys and tokens, which nobody can guess and which do not collide.
 
 use cove_engine::SandboxId;
 use rand::RngExt as _;

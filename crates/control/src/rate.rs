@@ -1,5 +1,5 @@
-//! So many requests a second and no more: a bucket of tokens for each key, and one for all keys of an organisation
-//! together, so that many keys do not make a large allowance.
+//! Limits requests per second: a bucket of tokens for each key, and one for all keys of an organisation together, so
+//! that many keys do not add up to a large allowance.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -9,9 +9,9 @@ use crate::clock::Timestamp;
 use crate::key::Quota;
 use crate::{App, Caller, Error};
 
-/// A burst may be this many seconds' worth.
+/// A burst may use the allowance of this many seconds.
 const BURST_SECONDS: f64 = 10.0;
-/// Never more than this many of each kind are remembered.
+/// The most buckets of each kind.
 const MOST: usize = 100_000;
 
 /// What a caller has left, for the headers: of its key or of its organisation, whichever has less.
@@ -19,11 +19,11 @@ const MOST: usize = 100_000;
 pub struct Allowance {
     pub limit: u32,
     pub remaining: u32,
-    /// Until it is all there again.
+    /// How long until the allowance is full again.
     pub reset: Duration,
 }
 
-/// Whose allowance is used up.
+/// Which allowance is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whose {
     Key,
@@ -44,7 +44,7 @@ impl std::fmt::Display for Whose {
 pub struct Refused {
     pub whose: Whose,
     pub retry_after: Duration,
-    /// How many may come at once.
+    /// The size of a burst.
     pub limit: u32,
 }
 
@@ -66,7 +66,7 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// The bucket as it is now: fuller than it was, never fuller than full.
+    /// Refills the bucket for the time that passed, at most to its size.
     fn of<'a>(all: &'a mut HashMap<String, Bucket>, name: &str, per_second: u32, now: i64) -> &'a mut Bucket {
         let rate = f64::from(per_second.max(1));
         if all.len() >= MOST {
@@ -104,7 +104,7 @@ impl Bucket {
 }
 
 impl Rates {
-    /// Takes one of each, or none of either: a key that is refused costs its organisation nothing.
+    /// Takes one token of each, or none: a refused request costs the organisation nothing.
     pub fn take(&self, caller: &Caller, quota: &Quota, now: Timestamp) -> Result<Allowance, Refused> {
         let now = now.as_millisecond();
         let mut buckets = self.buckets.lock().expect("no panic while held");

@@ -1,6 +1,6 @@
-//! Secrets that are shown to us, compared with the ones we hold.
+//! Compares secrets.
 
-/// In a time that does not tell how much of it was right. What is not there matches nothing.
+/// Takes the same time however much of the secret matches. An absent secret matches nothing.
 pub fn same(shown: impl AsRef<[u8]>, held: impl AsRef<[u8]>) -> bool {
     let (shown, held) = (shown.as_ref(), held.as_ref());
     !held.is_empty()

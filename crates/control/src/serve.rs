@@ -9,16 +9,16 @@ use tokio::net::TcpListener;
 use crate::door::entrance;
 use crate::{App, Error, connection, door, tls};
 
-/// How long streams may take to say goodbye once the server is told to end.
+/// How long streams may take to close when the server ends.
 const GOODBYE: Duration = Duration::from_millis(300);
-/// And how long requests that are under way may take to be answered.
+/// How long requests under way may take when the server ends.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Where the server listens: in the clear, and with TLS where it has a certificate. Every door is on both.
 pub struct Sockets {
     pub plain: TcpListener,
     pub secure: Option<(TcpListener, Arc<tls::Keeper>)>,
-    /// The data directory, where the caller has taken it already.
+    /// The locked data directory, if the caller has locked it already.
     pub held: Option<Held>,
 }
 
@@ -28,7 +28,7 @@ impl From<TcpListener> for Sockets {
     }
 }
 
-/// Finds what is true, starts the loops, serves until told to end; then finishes what is under way. Sandboxes go on.
+/// Reconciles, starts the loops and serves until the server ends; then finishes what is under way. Sandboxes go on.
 pub async fn run(
     sockets: impl Into<Sockets>,
     app: App,
@@ -93,12 +93,13 @@ pub async fn run(
     Ok(())
 }
 
-/// A data directory that is this process's alone until it is dropped.
+/// A data directory that this process has locked; dropping it releases the lock.
 #[derive(Debug)]
 pub struct Held(#[expect(dead_code, reason = "the kernel lets go of the lock when the file is closed")] std::fs::File);
 
-/// Two servers on one data directory would both believe that its sandboxes are theirs. The kernel lets go of the lock
-/// when the process ends, however it ends. The file holds the process id, so that the second one can name the first.
+/// Two servers on one data directory would both believe that its sandboxes are theirs. The kernel releases the lock
+/// when the process ends, however it ends. The file contains the process id, so that the second server can name the
+/// first.
 pub fn alone(data: &std::path::Path) -> Result<Held, Error> {
     use std::io::{Read, Seek, Write};
     let path = data.join("lock");
@@ -113,7 +114,7 @@ pub fn alone(data: &std::path::Path) -> Result<Held, Error> {
         }
         Err(std::fs::TryLockError::WouldBlock) => {
             let mut text = String::new();
-            // Who has it may not have written its number yet.
+            // The owner may not have written its process id yet.
             let known = file.take(32).read_to_string(&mut text).is_ok();
             let who = match text.trim().parse::<u32>() {
                 Ok(pid) if known => format!("another server (process {pid})"),

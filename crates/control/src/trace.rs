@@ -1,10 +1,9 @@
-//! Spans for traces. They have a target of their own, so that whoever logs does not make them, and who makes them need
-//! not log.
+//! Spans for traces. They have a target of their own, so that the log ignores them and they exist without a log.
 
-/// Only a collector's layer takes it.
+/// Only the collector's layer listens to this target.
 pub const TARGET: &str = "cove::trace";
 
-/// A span around something a provider does; made only where somebody collects traces.
+/// A span around an operation of a provider; made only where traces are collected.
 macro_rules! effect {
     ($name:literal, $sandbox:expr) => {
         tracing::info_span!(target: "cove::trace", $name, otel.kind = "internal", sandbox = %$sandbox)

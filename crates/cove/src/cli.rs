@@ -13,7 +13,7 @@ const START_HERE: &str = "Start here:
 124 --timeout, 125 no sandbox, 126 and 127 program not executable or not there, 128+N ended by
 signal N (Ctrl-C: 130).";
 
-/// The verbs as people look for them. A test sees to it that each is in one group.
+/// The verbs, grouped as people look for them. A test checks that each verb is in one group.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Without a server", &["run", "doctor", "redteam", "bench", "loadtest", "reset", "completions"]),
     ("A server", &["serve", "config", "tls", "template"]),
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn every_verb_and_its_parts_can_print_json() {
-        // They print nothing but a script, a person's own terminal, or lines for `eval`.
+        // They print a script, a terminal, or lines for `eval`.
         const WITHOUT: [&str; 3] = ["completions", "shell", "tls env"];
         fn check(command: &clap::Command, path: &str) {
             let own: Vec<_> = command.get_subcommands().filter(|one| one.get_name() != "help").collect();

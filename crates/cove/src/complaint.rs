@@ -1,4 +1,4 @@
-//! What goes wrong, as a person reads it.
+//! Errors, as people read them.
 //!
 //! A complaint is one sentence that names the thing, any number of hints that name the remedy, and the exit code that
 //! a script sees. Commands return it; `main` alone prints it and ends the program.
@@ -8,17 +8,17 @@ use std::io;
 
 /// The program's exit codes, as shells and container tools use them.
 pub mod code {
-    /// The command was understood and did not succeed.
+    /// The command failed.
     pub const FAILED: u8 = 1;
     /// The command line or a value on it is wrong.
     pub const USAGE: u8 = 2;
-    /// `--timeout` had passed.
+    /// `--timeout` expired.
     pub const TIMED_OUT: u8 = 124;
     /// The sandbox could not be made or was lost.
     pub const ENGINE: u8 = 125;
-    /// The program inside is there and cannot be run.
+    /// The program inside exists but cannot be run.
     pub const NOT_EXECUTABLE: u8 = 126;
-    /// The program inside is not there.
+    /// The program inside does not exist.
     pub const NOT_FOUND: u8 = 127;
 }
 
@@ -46,7 +46,7 @@ impl Complaint {
         Complaint::new(code::ENGINE, message)
     }
 
-    /// All is said. Also when the reader of our output went away: `cove ls | head` is not an error.
+    /// Nothing to print. Also when the reader of our output went away: `cove ls | head` is not an error.
     pub fn silent() -> Self {
         Complaint::new(0, "")
     }

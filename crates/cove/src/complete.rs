@@ -1,6 +1,7 @@
-//! What a shell offers after TAB where the answer is not in the program: the sandboxes that are there.
+//! Completions that the program asks a server for: names of sandboxes.
 //!
-//! The shell calls this program with `COMPLETE` set (clap_complete); a server that does not answer at once offers nothing.
+//! The shell calls this program with `COMPLETE` set (clap_complete); when the server does not answer at once, there are
+//! none.
 
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use crate::client::sandbox::Sandbox;
 use crate::client::{Client, block_on};
 use crate::complaint::Complaint;
 
-/// Nobody waits longer for a TAB.
+/// How long a person waits for a TAB.
 const PATIENCE: Duration = Duration::from_millis(800);
 
 /// For an argument that names a sandbox.
@@ -45,7 +46,7 @@ fn names() -> Vec<String> {
         let all = tokio::time::timeout(PATIENCE, crate::commands::ls::fetch(&client, &[])).await;
         all.unwrap_or_else(|_| Err(Complaint::silent()))
     });
-    // No server, no key, no names: a shell is no place for a complaint.
+    // Without a server or a key there are no names: a completion reports no errors.
     let sandboxes = listed.unwrap_or_default().into_iter().filter_map(|one| Sandbox::parse(one).ok());
     sandboxes.map(|sandbox| sandbox.called().to_owned()).collect()
 }

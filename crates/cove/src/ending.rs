@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT of a server, heard on a thread of their own: workers that are all busy do not keep it alive.
+//! SIGTERM and SIGINT of a server, on a thread of their own: busy workers do not delay the end.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use crate::complaint::Complaint;
 /// An orderly end takes about a second, and three at most. A server that has not ended by then cannot end in order.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// What it ends with then: as a shell tells of SIGTERM.
+/// The exit code then: as a shell reports SIGTERM.
 const STUCK: i32 = 128 + 15;
 
-/// Ends when the server is told to. A second signal, or an end that takes too long, ends the process on the spot: what was
-/// under way the next server finds again.
+/// Returns when the server should end. A second signal, or an end that takes too long, ends the process at once; the
+/// next server finds what was under way.
 pub fn told_to_end() -> Result<impl Future<Output = ()> + Send + 'static, Complaint> {
     let told = CancellationToken::new();
     let tells = told.clone();
     let ears = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let ears = ears.map_err(|error| Complaint::failed(format!("start a runtime: {error}")))?;
-    // Before anything is served: a signal from now on is heard.
+    // Before anything is served: from now on signals are handled.
     let entered = ears.enter();
     let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     drop(entered);
@@ -32,8 +32,8 @@ pub fn told_to_end() -> Result<impl Future<Output = ()> + Send + 'static, Compla
             }
             tells.cancel();
             let why = tokio::select! {
-                _ = term.recv() => "told to end twice",
-                _ = interrupt.recv() => "told to end twice",
+                _ = term.recv() => "a second signal",
+                _ = interrupt.recv() => "a second signal",
                 () = tokio::time::sleep(LIMIT) => "the end takes too long",
             };
             eprintln!("cove: {why}: ending at once; sandboxes go on");
@@ -43,6 +43,6 @@ pub fn told_to_end() -> Result<impl Future<Output = ()> + Send + 'static, Compla
     std::thread::Builder::new().name("signals".into()).spawn(listens)?;
     Ok(async move {
         told.cancelled().await;
-        tracing::info!("told to end; sandboxes go on");
+        tracing::info!("ending; sandboxes go on");
     })
 }

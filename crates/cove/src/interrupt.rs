@@ -1,7 +1,7 @@
-//! Work that tidies up when the person gives it up: Ctrl-C, a closed terminal, `kill`.
+//! Work that cleans up when the person interrupts it: Ctrl-C, a closed terminal, `kill`.
 //!
-//! A signal ends the work at its next wait: what it holds is dropped, and with it drafts that nobody needs. The exit code
-//! is the one that a shell shows for a program that the signal ended.
+//! A signal ends the work at its next wait: its values are dropped, and with them unfinished drafts. The exit code is
+//! the one that a shell shows for a program that the signal ended.
 
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -15,7 +15,7 @@ pub async fn or_interrupted<T>(work: impl Future<Output = Result<T, Complaint>>)
         Box::pin(async move {
             match signal {
                 Ok(signal) => signal.recv().await,
-                // It cannot be listened for: then it ends the program, as it does by itself.
+                // If the signal cannot be caught, it ends the program, which is its default.
                 Err(_) => std::future::pending().await,
             };
             kind

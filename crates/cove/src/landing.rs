@@ -1,11 +1,11 @@
-//! Where a sandbox's files land on this machine: below one folder, and never through a link.
+//! Writes a sandbox's files on this machine: below one folder, and never through a link.
 //!
-//! What a sandbox says of its files is its own word, and it may say something else the next time: a link that an earlier
-//! copy left here must not become the way out of the folder for the next one. So every name is opened from the
-//! folder above it, and a link in the way is refused (for a folder) or replaced (for a file).
+//! A sandbox's list of files is not trusted, and may change: a link that an earlier copy left here must not lead the
+//! next copy out of the folder. So every name is opened from the folder above it, and a link in the way is refused (for
+//! a folder) or replaced (for a file).
 //!
-//! A file takes its name once it is whole, and so does a folder that was not here before: a copy that fails or is
-//! interrupted leaves what was here as it was.
+//! A file gets its name once it is complete, and so does a new folder: a copy that fails or is interrupted changes
+//! nothing.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,7 +17,7 @@ use cove_sys::replacement::{Link, Replacement};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, mkdirat, openat, statat, symlinkat, unlinkat};
 use rustix::io::Errno;
 
-/// What open(2) is given for a file of no special kind; the umask takes its part.
+/// The mode for open(2) of an ordinary file, before the umask.
 const NEW_FILE: u32 = 0o666;
 
 pub struct Landing {
@@ -27,12 +27,12 @@ pub struct Landing {
 /// A file that is being written.
 pub enum Incoming {
     Beside(Replacement),
-    /// A device, a pipe, or a file in a folder where nothing can be made: there is no way but through it.
+    /// A device, a pipe, or a file in a folder where nothing can be made: it is written directly.
     InPlace(File),
 }
 
 impl Incoming {
-    /// For a path that somebody here wrote out: a link is followed, as cp does.
+    /// For a path that the person wrote: follows a link, as cp does.
     pub fn at(path: &Path) -> io::Result<Incoming> {
         match Replacement::at(path, Link::Follow, NEW_FILE) {
             Ok(beside) => Ok(Incoming::Beside(beside)),
@@ -50,7 +50,7 @@ impl Incoming {
         }
     }
 
-    /// It is whole.
+    /// The file is complete: gives it its name.
     pub fn finish(self) -> io::Result<()> {
         match self {
             Incoming::Beside(beside) => beside.finish(),
@@ -69,21 +69,22 @@ impl Write for Incoming {
     }
 }
 
-/// Writes a whole file at a path that somebody here wrote out.
+/// Writes a whole file at a path that the person wrote.
 pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let mut file = Incoming::at(path)?;
     file.write_all(text)?;
     file.finish()
 }
 
-/// A folder that takes its name when all of it is there.
+/// A folder that gets its name when it is complete.
 pub struct Draft {
     path: PathBuf,
     target: PathBuf,
 }
 
 impl Draft {
-    /// Beside the target, on the same filesystem. `None` where the target is here already: then files come one by one.
+    /// Next to the target, on the same filesystem. `None` where the target already exists: then files are written one
+    /// by one.
     pub fn of(target: &Path) -> io::Result<Option<Draft>> {
         if target.symlink_metadata().is_ok() {
             return Ok(None);
@@ -103,7 +104,7 @@ impl Draft {
     }
 
     pub fn finish(self) -> io::Result<()> {
-        // Not over what came in the meantime.
+        // Not over what appeared meanwhile.
         let flags = rustix::fs::RenameFlags::NOREPLACE;
         Ok(rustix::fs::renameat_with(rustix::fs::CWD, &self.path, rustix::fs::CWD, &self.target, flags)?)
     }
@@ -111,13 +112,13 @@ impl Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        // After `finish` it is gone from here.
+        // After `finish` nothing is left to remove.
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 
 impl Landing {
-    /// The folder that somebody here named; made if it is not there. Links on the way to it are theirs.
+    /// The folder that the person named; made if it does not exist. Links on the way to it are followed.
     pub fn at(path: &Path) -> io::Result<Landing> {
         std::fs::create_dir_all(path)?;
         let top = openat(rustix::fs::CWD, path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
@@ -144,12 +145,12 @@ impl Landing {
         Ok(at)
     }
 
-    /// A file to be written, which takes its name when it is finished. A link of that name gives way to it.
+    /// A file to write, which gets its name when it is finished. It replaces a link of that name.
     pub fn file(&self, relative: &Path) -> io::Result<Incoming> {
         let (folder, name) = self.place(relative)?;
         match Replacement::below(folder.try_clone()?, name, NEW_FILE) {
             Ok(beside) => Ok(Incoming::Beside(beside)),
-            // Another user's file that we may write: its folder, or its owner, cannot be had.
+            // Another user's file that we may write: we cannot replace it with the same owner.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
                 let opened = openat(&folder, name, flags, Mode::empty());
@@ -159,7 +160,7 @@ impl Landing {
         }
     }
 
-    /// A symbolic link, in the place of one that was there. It may lead anywhere: nothing here follows it.
+    /// A symbolic link, replacing an earlier one. It may lead anywhere: nothing here follows it.
     pub fn link(&self, relative: &Path, target: &str) -> io::Result<()> {
         let (folder, name) = self.place(relative)?;
         let is_link = statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)
@@ -212,7 +213,7 @@ mod tests {
     #[test]
     fn what_is_there_is_written_again() {
         let folder = tempfile::tempdir().unwrap();
-        // The way to the folder is its owner's.
+        // Links on the way to the folder are followed.
         symlink(folder.path(), folder.path().join("here")).unwrap();
         let landing = Landing::at(&folder.path().join("here")).unwrap();
         for text in ["longer than", "short"] {

@@ -5,9 +5,10 @@
 //! * [`complaint`]: errors with hints and exit codes, printed here and nowhere else; [`usage`]: those of the command line
 //! * [`render`], [`progress`], [`quantity`], [`terminal`]: what people see and write
 //! * [`measure`]: what `bench` and `loadtest` share
-//! * [`telemetry`]: what the server says of itself: its log, and traces for a collector
-//! * [`client`]: the way to a server; [`place`]: where things lie
-//! * [`landing`], [`interrupt`]: files that come whole or not at all; [`reachable`]: whom a sandbox may reach; [`complete`]: TAB
+//! * [`telemetry`]: the server's log, and traces for a collector
+//! * [`client`]: talks to a server; [`place`]: where files are
+//! * [`landing`], [`interrupt`]: files that arrive completely or not at all; [`reachable`]: what a sandbox may reach;
+//!   [`complete`]: TAB
 
 #![forbid(unsafe_code)]
 
@@ -37,7 +38,7 @@ use cli::{Cli, Verb};
 use complaint::{Complaint, code};
 
 fn main() -> ExitCode {
-    // A spawner is this program again, with one word. It must have done nothing else before.
+    // A spawner is this program with one argument. It must have done nothing else before.
     if std::env::args_os().nth(1).is_some_and(|word| word == cove_engine::spawner::ARGUMENT) {
         cove_engine::spawner_main();
     }
@@ -45,13 +46,13 @@ fn main() -> ExitCode {
     if std::env::args().nth(1).is_some_and(|word| word == commands::redteam::PROBE) {
         return cove_probe::battery::main(&[commands::redteam::PROBE], &std::env::args().skip(2).collect::<Vec<_>>());
     }
-    // Two parts of a measurement that an ordinary user's process can do only after it has moved home.
-    // A shell asks what could follow.
+    // The shell asks for completions.
     if std::env::var_os("COMPLETE").is_some() {
         clap_complete::CompleteEnv::with_factory(cli::command).complete();
     }
     let mut words = std::env::args_os().skip(1);
     let result = match words.next() {
+        // Hidden verbs: parts of a measurement that an ordinary user's process can do only in its home namespace.
         Some(word) if word == commands::reset::REMOVE => commands::reset::remove_at_home(words),
         Some(word) if word == commands::bench::ENGINE => commands::bench::engine_at_home(words),
         _ => parse().and_then(|cli| run(&cli.verb)),
@@ -120,7 +121,7 @@ fn run(verb: &Verb) -> Result<u8, Complaint> {
 fn parse() -> Result<Cli, Complaint> {
     let parsed = cli::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     parsed.map_err(|error| {
-        // No verb at all: the list of them is the answer, and a script that forgot its verb still fails.
+        // Without a verb: lists the verbs, and fails, so that a script without its verb notices.
         if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
             return error.print().map_or_else(Complaint::from, |()| Complaint::silent().with_code(code::USAGE));
         }

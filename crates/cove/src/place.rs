@@ -1,4 +1,4 @@
-//! Where things lie on this machine.
+//! Where files are on this machine.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use cove_engine::kernel;
 
-/// The data directory: what was asked for, else the usual place for this user.
+/// The data directory: the given one, or the usual place for this user.
 #[derive(Debug, Clone)]
 pub struct Place {
     asked: Option<PathBuf>,
@@ -16,16 +16,16 @@ impl Place {
     pub fn new(asked: Option<PathBuf>) -> Place {
         let from_environment = || std::env::var_os("COVE_DATA").filter(|value| !value.is_empty()).map(PathBuf::from);
         let asked = asked.or_else(from_environment);
-        // Relative to where the person stands, whatever becomes of the working directory later.
+        // Made absolute now, before the working directory changes.
         Place { asked: asked.map(|path| std::path::absolute(&path).unwrap_or(path)) }
     }
 
-    /// Where nobody asked for another.
+    /// The default.
     pub fn usual() -> Place {
         Place { asked: None }
     }
 
-    /// Of the server: sandboxes, templates, the database, the first key.
+    /// The server's directory: sandboxes, templates, the database, the first key.
     pub fn data(&self) -> PathBuf {
         self.asked.clone().unwrap_or_else(|| {
             if is_root() {
@@ -36,8 +36,8 @@ impl Place {
         })
     }
 
-    /// Of `cove run`, apart from the server's, which sweeps its own of what it does not know. Nothing in it outlives its
-    /// command, so a directory that a reboot empties is the right one, unless files shall lie on disk.
+    /// The directory of `cove run`. It is not the server's, because the server removes what it does not know. Nothing
+    /// in it outlives its command, so a reboot may empty it, unless files must be on disk.
     pub fn ephemeral(&self, files: Files) -> PathBuf {
         let usual = match files {
             _ if self.asked.is_some() => None,
@@ -48,15 +48,15 @@ impl Place {
         match (usual, files) {
             (Some(usual), _) => usual,
             (None, Files::InMemory) => self.data().join("run"),
-            // Apart: a run in memory then never touches the disk's backing, let alone has to mount it.
+            // Separate: a run in memory then never touches or mounts the pool on disk.
             (None, Files::OnDisk) => self.data().join("run-on-disk"),
         }
     }
 }
 
-/// Root's place for what a reboot may take. On most hosts `/run` is in memory; where it lies on a disk, every run would wait
-/// for that disk whenever somebody else writes. The base layer lies there too: where the kernel shows no tmpfs with a sandbox's
-/// ids, it is no place in memory.
+/// Root's directory for what a reboot may remove. On most hosts `/run` is in memory; where it is on a disk, every run
+/// would wait for other writers. The base layer is there too, so it cannot be in memory where the kernel has no
+/// id-mapped tmpfs.
 fn in_memory() -> Option<PathBuf> {
     let (run, shared, own) = (Path::new("/run"), Path::new("/dev/shm"), Path::new("/dev/shm/cove-run"));
     if !is_tmpfs(run) && !is_tmpfs(shared) {
@@ -68,9 +68,9 @@ fn in_memory() -> Option<PathBuf> {
     Some(if is_tmpfs(run) || !is_roots_alone(own) { run.join("cove") } else { own.to_owned() })
 }
 
-/// Anybody may make directories there, so one that was there before must be root's and nobody else's.
+/// Anybody may make directories there, so an existing one must belong to root alone.
 fn is_roots_alone(folder: &Path) -> bool {
-    // There already, or it cannot be: the look tells.
+    // It exists already, or cannot be made: the check below finds out.
     let _ = fs::DirBuilder::new().mode(0o700).create(folder);
     folder.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == 0 && found.mode() & 0o077 == 0)
 }
@@ -86,7 +86,7 @@ pub enum Files {
     OnDisk,
 }
 
-/// Of the host: an ordinary user's engine is root of its own user namespace only.
+/// Root of the host: an ordinary user's engine is root of its own user namespace only.
 pub fn is_root() -> bool {
     cove_engine::privilege::is_host_root()
 }

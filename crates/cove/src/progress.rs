@@ -1,4 +1,4 @@
-//! What a person sees while something takes its time: on stderr, on a terminal, and only if it does take time.
+//! Progress of slow work: on stderr, on a terminal, and only if it takes time.
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::render::one_line;
 
-/// What is done by then was never worth a word.
+/// Faster work shows no progress.
 const PATIENCE: Duration = Duration::from_millis(400);
 
 /// Waits for work of unknown length.
@@ -27,13 +27,13 @@ pub async fn waiting<T>(what: &str, work: impl Future<Output = T>) -> T {
     done
 }
 
-/// Bytes on their way; of how many, where that is known.
+/// Bytes transferred; of how many, where that is known.
 pub struct Bytes {
     bar: ProgressBar,
     count: Count,
 }
 
-/// How many there were so far, for who gave the bytes away.
+/// How many bytes so far.
 #[derive(Clone, Default)]
 pub struct Count(Arc<AtomicU64>);
 

@@ -15,9 +15,9 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         "m" => 2,
         "g" => 3,
         "t" => 4,
-        _ => return Err(format!("`{unit}` is no unit of size; write for example 256M or 1.5G")),
+        _ => return Err(format!("`{unit}` is not a unit of size; write for example 256M or 1.5G")),
     };
-    let number = parse_number(number).ok_or("no size; write a number and a unit, for example 256M or 1.5G")?;
+    let number = parse_number(number).ok_or("not a size; write a number and a unit, for example 256M or 1.5G")?;
     let bytes = number * 1024f64.powi(power);
     if bytes < 1.0 || bytes >= u64::MAX as f64 {
         return Err("not a possible size; write for example 256M or 1.5G".into());
@@ -27,7 +27,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 
 /// `30`, `30s`, `500ms`, `1h30m`, `2d` → duration. A bare number is seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    const EXAMPLE: &str = "no time; write for example 30s, 5m, 1h30m or 500ms";
+    const EXAMPLE: &str = "not a time; write for example 30s, 5m, 1h30m or 500ms";
     let mut rest = text.trim();
     let mut total = 0f64;
     if rest.is_empty() {
@@ -44,23 +44,23 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
             "m" | "min" => 60.0,
             "h" => 3600.0,
             "d" => 86400.0,
-            _ => return Err(format!("`{unit}` is no unit of time; write for example 30s, 5m, 1h30m or 500ms")),
+            _ => return Err(format!("`{unit}` is not a unit of time; write for example 30s, 5m, 1h30m or 500ms")),
         };
         total += parse_number(number).ok_or(EXAMPLE)? * seconds;
         rest = after.trim_start();
     }
     if total < 0.001 {
-        return Err("a time must be longer than nothing".into());
+        return Err("a time must be longer than zero".into());
     }
     Duration::try_from_secs_f64(total).map_err(|_| format!("{text} is too long a time"))
 }
 
-/// A time, or none at all.
+/// A time, or never.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span(Option<Duration>);
 
 impl Span {
-    /// As the API counts it: whole seconds, a part of one rounded up, never to nothing; `null` is never.
+    /// For the API: whole seconds, rounded up; `null` is never.
     pub fn seconds(self) -> serde_json::Value {
         self.0.map_or(serde_json::Value::Null, |time| serde_json::json!(time.as_secs_f64().ceil() as u64))
     }
@@ -73,7 +73,7 @@ pub fn parse_span(text: &str) -> Result<Span, String> {
 
 /// `0.5`, `2` → processors.
 pub fn parse_cpus(text: &str) -> Result<f64, String> {
-    let cpus = parse_number(text).ok_or("no number; write for example 0.5 or 2")?;
+    let cpus = parse_number(text).ok_or("not a number; write for example 0.5 or 2")?;
     if cpus < 0.01 { Err("at least 0.01 of a processor is needed".into()) } else { Ok(cpus) }
 }
 

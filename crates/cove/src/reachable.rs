@@ -1,8 +1,8 @@
 //! `--allow` as people write it: an address, a network, or a name.
 //!
-//! A sandbox's borders are made of addresses. A name counts as the addresses that it has at this moment, here; inside it is
-//! written into `/etc/hosts`, so that it resolves without any question leaving the sandbox. What a name resolves to is
-//! its owner's choice: an address of a private network is never opened by one.
+//! A sandbox's network policy consists of addresses. A name stands for the addresses that it has now, on this machine.
+//! It is written into `/etc/hosts` inside, so that it resolves without a question leaving the sandbox. A name's owner
+//! chooses its addresses, so a name never opens a private address.
 
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 
@@ -11,7 +11,7 @@ use cove_engine::spec::Target;
 
 use crate::complaint::Complaint;
 
-/// What `--allow` comes to.
+/// The result of `--allow`.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Reachable {
     pub targets: Vec<Target>,
@@ -28,7 +28,7 @@ impl Reachable {
                 Err(error) => match name_of(entry) {
                     Some((name, port)) => all.add(entry, name, port)?,
                     None => {
-                        // The entry stands before it, and the hint says how to write one.
+                        // The message names the entry, and the hint says how to write one.
                         let why = error.to_string();
                         let why = why.split_once(" (write ").map_or(why.as_str(), |(why, _)| why);
                         let why = why.split_once("target: ").map_or(why, |(_, why)| why);
@@ -54,23 +54,23 @@ impl Reachable {
         addresses.sort_unstable();
         addresses.dedup();
         if addresses.is_empty() {
-            return Err(wrong("the name has no IPv4 address, and a sandbox reaches no other"));
+            return Err(wrong("the name has no IPv4 address, and a sandbox reaches only IPv4"));
         }
         if let Some(private) = addresses.iter().find(|&&address| special(address.into()).is_some()) {
-            return Err(wrong(&format!("the name leads to {private}, which is no public address"))
-                .hint(format!("if that is what you want, say so: --allow {private}")));
+            return Err(wrong(&format!("the name resolves to {private}, which is not a public address"))
+                .hint(format!("if you want that, write: --allow {private}")));
         }
         self.targets.extend(addresses.iter().map(|&address| Target { address: address.into(), prefix: 32, port }));
         self.hosts.extend(addresses.into_iter().map(|address| (name.to_owned(), address)));
         Ok(())
     }
 
-    /// As the API writes them.
+    /// In the API's form.
     pub fn texts(&self) -> Vec<String> {
         self.targets.iter().map(ToString::to_string).collect()
     }
 
-    /// Lines for `/etc/hosts`; nothing where no name was given.
+    /// Lines for `/etc/hosts`; empty where no name was given.
     pub fn hosts(&self) -> Option<String> {
         let lines: String = self.hosts.iter().map(|(name, address)| format!("{address}\t{name}\n")).collect();
         (!lines.is_empty()).then_some(lines)
@@ -79,7 +79,7 @@ impl Reachable {
 
 const EXAMPLE: &str = "write an address with its prefix and port, for example 10.0.0.0/8 or 10.1.2.3:5432";
 
-/// `example.com`, `example.com:443`; nothing for what can only be a mistyped address.
+/// `example.com`, `example.com:443`; `None` for what can only be a mistyped address.
 fn name_of(text: &str) -> Option<(&str, Option<u16>)> {
     let (name, port) = match text.rsplit_once(':') {
         Some((name, port)) => (name, Some(port.parse().ok().filter(|&port| port > 0)?)),
@@ -112,7 +112,10 @@ mod tests {
     #[test]
     fn a_name_never_opens_a_private_network() {
         let refused = read(&["localhost:80"]).unwrap_err();
-        assert!(refused.contains("the name leads to 127.0.0.1") && refused.contains("--allow 127.0.0.1"), "{refused}");
+        assert!(
+            refused.contains("the name resolves to 127.0.0.1") && refused.contains("--allow 127.0.0.1"),
+            "{refused}"
+        );
         let refused = read(&["no-such-name.invalid"]).unwrap_err();
         assert!(refused.contains("finds no address"), "{refused}");
     }

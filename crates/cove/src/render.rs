@@ -1,4 +1,4 @@
-//! What goes to stdout: tables for people, JSON for programs, colour only where somebody looks.
+//! Output on stdout: tables for people, JSON for programs, colour only on a terminal.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::complaint::Complaint;
 use crate::terminal;
 
-/// How a value is to be taken at a glance.
+/// The colour of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
     Plain,
@@ -20,7 +20,7 @@ pub enum Tone {
     Faint,
 }
 
-/// Rows under upper-case headings, without rules; fitted to the terminal, never wrapped in a pipe.
+/// Rows under upper-case headings, without lines; fitted to the terminal, never wrapped in a pipe.
 pub struct Rows {
     table: Table,
     colour: bool,
@@ -70,7 +70,7 @@ impl Rows {
     }
 }
 
-/// What the server lists: JSON for programs, a table for people, a word on stderr where there is nothing.
+/// A list from the server: JSON for programs, a table for people, a note on stderr where it is empty.
 pub struct List<'a, const N: usize> {
     pub headings: [&'a str; N],
     pub empty: &'a str,
@@ -100,12 +100,12 @@ impl<const N: usize> List<'_, N> {
     }
 }
 
-/// A text of an answer; empty where it has none.
+/// A text field of an answer; empty where absent.
 pub fn word<'a>(value: &'a Value, name: &str) -> &'a str {
     value[name].as_str().unwrap_or_default()
 }
 
-/// A number of an answer; `-` where it has none.
+/// A number of an answer; `-` where absent.
 pub fn number(value: &Value, name: &str) -> String {
     match &value[name] {
         Value::Number(number) => number.to_string(),
@@ -113,7 +113,7 @@ pub fn number(value: &Value, name: &str) -> String {
     }
 }
 
-/// A moment of an answer, to the second, in UTC; `-` where it has none.
+/// A time of an answer, to the second, in UTC; `-` where absent.
 pub fn moment(value: &Value, name: &str) -> String {
     match word(value, name).parse::<jiff::Timestamp>() {
         Ok(at) => at.strftime("%Y-%m-%d %H:%M:%S").to_string(),
@@ -126,8 +126,8 @@ pub fn print(text: &str) -> Result<(), Complaint> {
     write_line(&plain(text))
 }
 
-/// Names, labels, paths and causes can be a sandbox's words: what would steer the terminal is shown and not done, and so
-/// are marks that turn the direction of writing.
+/// A sandbox may have chosen names, labels, paths and causes: escape sequences are shown instead of obeyed, and so are
+/// marks that change the direction of writing.
 pub fn plain(text: &str) -> Cow<'_, str> {
     let steers = |c: char| {
         c.is_control() && c != '\n' && c != '\t' || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -157,7 +157,7 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Complaint> {
     print(&text)
 }
 
-/// A word to the person, on stderr; if that is gone too there is nobody to tell.
+/// A message on stderr; if that is closed, it is lost.
 pub fn say(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", plain(text));
 }

@@ -1,4 +1,4 @@
-//! The person's terminal: its size, raw mode, and the promise that it is given back as it was.
+//! The person's terminal: its size and raw mode, restored at the end.
 
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
@@ -6,8 +6,7 @@ use std::os::fd::AsFd;
 use cove_protocol::process::TerminalSize;
 use rustix::termios::{self, OptionalActions, Termios};
 
-/// Standard input in raw mode: every key goes to the sandbox, Ctrl-C and Ctrl-Z too. The drop restores it, on every way
-/// out that runs code.
+/// Standard input in raw mode: every key goes to the sandbox, Ctrl-C and Ctrl-Z too. Dropping it restores the terminal.
 pub struct Raw {
     before: Termios,
 }
@@ -20,7 +19,7 @@ impl Raw {
         Ok(raw)
     }
 
-    /// Raw again, after the program had been stopped and the shell had set the terminal to its own liking.
+    /// Raw mode again, after the program was stopped and the shell changed the terminal.
     pub fn apply(&self) -> io::Result<()> {
         let mut raw = self.before.clone();
         raw.make_raw();
@@ -34,12 +33,12 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // The terminal may be gone (SIGHUP): then there is nothing to restore and nobody to tell.
+        // The terminal may be gone (SIGHUP): then there is nothing to restore.
         let _ = self.restore();
     }
 }
 
-/// The size of the terminal that is there, asked of output first, as programs do.
+/// The size of the terminal: of the output's first, as programs do.
 pub fn size() -> Option<TerminalSize> {
     let (input, output) = (io::stdin(), io::stdout());
     [output.as_fd(), input.as_fd()].into_iter().find_map(|fd| {
@@ -48,7 +47,7 @@ pub fn size() -> Option<TerminalSize> {
     })
 }
 
-/// Whether stdout may carry colour: a terminal, and nobody said no (no-color.org).
+/// Whether stdout may have colour: it is a terminal, and nothing forbids it (no-color.org).
 pub fn has_colour(stream: &impl IsTerminal) -> bool {
     let unset = |name| std::env::var_os(name).is_none_or(|value| value.is_empty());
     stream.is_terminal() && unset("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")

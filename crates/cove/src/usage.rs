@@ -1,4 +1,4 @@
-//! A wrong command line, told as everything else that goes wrong: one sentence that names the thing, then hints.
+//! A wrong command line, reported like all errors: one sentence that names the thing, then hints.
 
 use std::error::Error as _;
 
@@ -6,7 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::complaint::Complaint;
 
-/// Words of other tools, and what they are called here. Where several fit, the first that the verb has.
+/// Words of other tools, and what they are called here; the first one that the verb has.
 const OTHER_WORDS: [(&str, &[&str]); 34] = [
     ("delete", &["rm", "revoke"]),
     ("remove", &["rm", "revoke"]),
@@ -44,10 +44,10 @@ const OTHER_WORDS: [(&str, &[&str]); 34] = [
     ("tag", &["label"]),
 ];
 
-/// Never offered to somebody who mistyped something else: it removes everything.
+/// Never suggested for a mistyped verb: it removes everything.
 const NEVER_OFFERED: &str = "reset";
 
-/// A verb that may have been meant.
+/// Suggests a verb.
 fn meant(word: &str, within: &clap::Command, similar: &[String]) -> Option<String> {
     let has = |name: &str| within.find_subcommand(name).is_some();
     let known = OTHER_WORDS.iter().find(|(other, _)| *other == word);
@@ -59,23 +59,23 @@ fn meant(word: &str, within: &clap::Command, similar: &[String]) -> Option<Strin
     translated.map(|name| (*name).to_owned()).or_else(number).or_else(similar)
 }
 
-/// What clap found, in our words. `verb` is where to read on.
+/// Clap's error in our words. `verb` is the one whose help to read.
 pub fn complaint(error: &clap::Error, all: &clap::Command, verb: Option<&clap::Command>) -> Complaint {
     let flag = text(error, ContextKind::InvalidArg).map(|flag| without_placeholder(&flag)).unwrap_or_default();
     let value = text(error, ContextKind::InvalidValue).unwrap_or_default();
     let help = match verb {
-        Some(verb) => format!("`cove help {}` tells what can be said here", verb.get_name()),
+        Some(verb) => format!("`cove help {}` lists what it takes", verb.get_name()),
         None => "`cove --help` lists the verbs".to_owned(),
     };
     match error.kind() {
         ErrorKind::ValueValidation => {
             let why = error.source().map(ToString::to_string).unwrap_or_default();
-            // Our parsers say what is wrong, then after a semicolon how to write it.
+            // Our parsers write what is wrong, and after a semicolon how to write it.
             let (why, remedy) = why.split_once("; ").unwrap_or((&why, ""));
             if let Some((_, (least, most))) =
                 why.split_once(" is not in ").and_then(|(n, r)| Some((n, r.split_once("..=")?)))
             {
-                return Complaint::usage(format!("{flag} {value}: it goes from {least} to {most}")).hint(help);
+                return Complaint::usage(format!("{flag} {value}: it must be from {least} to {most}")).hint(help);
             }
             let complaint = Complaint::usage(format!("{flag} {value}: {why}"));
             if remedy.is_empty() { complaint } else { complaint.hint(remedy) }
@@ -114,7 +114,7 @@ pub fn complaint(error: &clap::Error, all: &clap::Command, verb: Option<&clap::C
         ErrorKind::ArgumentConflict => {
             let others = texts(error, ContextKind::PriorArg);
             let other = others.first().map(|other| without_placeholder(other)).unwrap_or_default();
-            Complaint::usage(format!("{flag} and {other} cannot be said together")).hint(help)
+            Complaint::usage(format!("{flag} and {other} cannot be used together")).hint(help)
         }
         _ => {
             let rendered = error.render().to_string();

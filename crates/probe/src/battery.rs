@@ -1,5 +1,5 @@
-//! Runs probes and prints one JSON object a line. Each runs in a process of its own: a probe that a filter kills has
-//! been held, not lost.
+//! Runs probes and prints one JSON object a line. Each runs in a process of its own: when a filter kills a probe, the
+//! wall has held.
 
 use std::env;
 use std::os::unix::process::ExitStatusExt;
@@ -7,11 +7,11 @@ use std::process::{Command, ExitCode};
 
 use crate::{Canaries, Finding, Verdict, all};
 
-/// The word before a probe's name that runs it in this very process.
+/// The argument before a probe's name that runs it in this very process.
 const HERE: &str = "--here";
 
-/// The program inside the sandbox. `prefix` are the words that lead to it when the program is called again, `arguments`
-/// the probes to run; none means all.
+/// The program inside the sandbox. `prefix` are the arguments that start it when the program is called again,
+/// `arguments` the probes to run; none means all.
 pub fn main(prefix: &[&str], arguments: &[String]) -> ExitCode {
     if let [first, name] = arguments
         && first == HERE

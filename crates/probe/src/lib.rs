@@ -1,16 +1,16 @@
 //! Runs inside a sandbox and tries to get out.
 //!
-//! A probe is one attempt with a verdict: [`Verdict::Held`] when the wall stood, [`Verdict::NotHeld`] when it did not,
-//! [`Verdict::NotApplicable`] when the host has nothing to attack. The tests run each one (`cannot_…`) and `cove redteam` runs
-//! them all; there is no second list.
+//! A probe is one attempt with a verdict: [`Verdict::Held`] when it failed, [`Verdict::NotHeld`] when it got out,
+//! [`Verdict::NotApplicable`] when the host has nothing to attack. The tests run each one (`cannot_…`) and `cove
+//! redteam` runs them all; there is no second list.
 //!
-//! What only the host can know, it tells in [`Canaries`]: files, sockets and processes it laid out for the probe to find.
+//! [`Canaries`] has what only the host knows: files, sockets and processes that it made for the probe to find.
 //!
 //! # Layout
 //! * [`files`]: what of the host's files can be seen or changed
 //! * [`kernel`]: forbidden system calls, `/proc`, `/sys`, devices
 //! * [`processes`]: other processes, PID 1, namespaces, privileges
-//! * [`network`]: where a connection gets
+//! * [`network`]: what a connection can reach
 //! * [`battery`]: the program that runs them inside
 
 #![forbid(unsafe_code)]
@@ -39,12 +39,12 @@ pub enum Verdict {
     NotApplicable,
 }
 
-/// What came of a probe.
+/// The result of a probe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     pub name: String,
     pub verdict: Verdict,
-    /// What was tried and what answered.
+    /// What was tried and what the answer was.
     pub detail: String,
 }
 
@@ -52,7 +52,7 @@ pub struct Finding {
 pub struct Probe {
     /// As the test is called: `cannot_…`.
     pub name: &'static str,
-    /// What it would mean if this did not hold.
+    /// What it means if this attempt succeeds.
     pub meaning: &'static str,
     pub run: fn(&Canaries) -> Outcome,
 }
@@ -61,7 +61,7 @@ pub struct Probe {
 pub struct Family {
     pub title: &'static str,
     pub probes: &'static [Probe],
-    /// What to look at first where one of them did not hold.
+    /// What to check first if one of them succeeds.
     pub remedy: &'static str,
 }
 
@@ -91,7 +91,7 @@ pub const FAMILIES: [Family; 4] = [
 
 pub type Outcome = (Verdict, String);
 
-/// What the host laid out to be found, told to the probe in the environment variable `COVE_CANARIES` as JSON.
+/// What the host made for the probe to find, passed as JSON in the environment variable `COVE_CANARIES`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Canaries {
     /// Files with the word [`Canaries::WORD`] in them: in root's home, the data directory, another sandbox …
@@ -122,7 +122,7 @@ impl Canaries {
     pub const VARIABLE: &'static str = "COVE_CANARIES";
 }
 
-/// All probes, in the order they are told.
+/// All probes, in the order of the report.
 pub fn all() -> impl Iterator<Item = &'static Probe> {
     FAMILIES.iter().flat_map(|family| family.probes)
 }
@@ -154,7 +154,7 @@ pub(crate) fn must_fail<T>(what: &str, result: io::Result<T>) -> Outcome {
     }
 }
 
-/// The first of several attempts that did not hold, or all of them held.
+/// The first of several attempts that succeeded, or `Held` if all failed.
 pub(crate) fn each(outcomes: impl IntoIterator<Item = Outcome>) -> Outcome {
     let (mut count, mut last) = (0, None);
     for (verdict, detail) in outcomes {

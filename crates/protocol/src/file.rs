@@ -1,7 +1,7 @@
-//! Files: what the guest tells of them and what it can be asked to do.
+//! Files: what the guest reports about them and what it can do with them.
 //!
 //! Paths are absolute, or relative to the acting user's home; `~` and `~/…` mean that home. They are resolved by the
-//! kernel beneath the sandbox's root with the acting user's rights, so a symlink leads nowhere that user could not go.
+//! kernel beneath the sandbox's root with the acting user's rights, so a symlink leads only where that user may go.
 
 use std::collections::BTreeMap;
 
@@ -47,21 +47,21 @@ pub struct Entry {
 /// Names and values of a file's [`Entry::metadata`], all together.
 pub const MAX_METADATA: usize = 8 << 10;
 
-/// What a write does to a file that is there already.
+/// What a write does to an existing file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WriteMode {
-    /// Replaced at the end in one step: a reader sees the old or the new, never half. Nothing remains of a write that
-    /// was cut off.
+    /// Replaced at the end in one step: a reader sees the old file or the new one. An interrupted write changes
+    /// nothing.
     #[default]
     Replace,
-    /// An error where the file is there.
+    /// An error if the file exists.
     Create,
     Append,
-    /// Bytes go to this offset; the rest stays. Leaps leave holes.
+    /// Bytes go to this offset; the rest stays. Gaps become holes.
     At(u64),
-    /// Emptied at once and written in place: the file keeps its inode, and who watches it sees writes, as an ordinary
-    /// program would make them. A write that was cut off leaves half.
+    /// Emptied at once and written in place: the file keeps its inode, and watchers see writes as of an ordinary
+    /// program. An interrupted write leaves a part.
     InPlace,
 }
 
@@ -74,7 +74,7 @@ pub struct Match {
     pub text: String,
 }
 
-/// What became of one file of a replace.
+/// The result of a replace in one file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replaced {
     pub path: String,
@@ -101,7 +101,7 @@ pub struct Change {
     /// Relative to the watched directory.
     pub path: String,
     pub kind: ChangeKind,
-    /// The file as it was right after, where it could still be seen.
+    /// The file right after the change, if it still existed.
     #[serde(default)]
     pub entry: Option<Entry>,
 }

@@ -1,7 +1,7 @@
 //! Frames: kind (1 byte), length (4 bytes, big-endian), payload.
 //!
 //! The length is checked before a byte is allocated, and beyond [`BULK`] memory grows only as bytes arrive: a peer that
-//! announces a mebibyte and then stalls costs next to nothing.
+//! announces a mebibyte and then stalls costs almost nothing.
 
 use std::io::{self, Read, Write};
 
@@ -14,7 +14,7 @@ pub const MAX_PAYLOAD: usize = 1 << 20;
 /// A good size for bulk data: large enough to amortise the header, small enough to interleave.
 pub const BULK: usize = 64 << 10;
 
-/// The same for a file's bytes, behind which nothing waits: fewer system calls and fewer wake-ups.
+/// The same for a file's bytes, which delay nothing else: fewer system calls and fewer wake-ups.
 pub const FILE_BULK: usize = 256 << 10;
 
 const HEADER: usize = 5;
@@ -102,8 +102,7 @@ impl Frame {
 
     /// A message as a frame.
     ///
-    /// # Panics
-    /// If `message` cannot be JSON; no type of this crate can be such.
+    /// # Panics If `message` cannot be JSON; every type of this crate can.
     pub fn json(kind: Kind, message: &impl Serialize) -> Self {
         let payload = serde_json::to_vec(message).expect("protocol messages always serialise");
         Frame { kind, payload }
@@ -141,7 +140,7 @@ pub fn read(from: &mut impl Read) -> Result<Option<Frame>, FrameError> {
     Ok(Some(Frame { kind, payload }))
 }
 
-/// Reads frames one after another into the same memory: for streams of bulk data, where a fresh allocation for each
+/// Reads frames one after another into the same buffer: for streams of bulk data, where a fresh allocation for each
 /// frame costs more than its bytes.
 #[derive(Debug, Default)]
 pub struct Reader {
@@ -149,7 +148,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// As [`read`]; the payload is there until the next call.
+    /// As [`read`]; the payload is valid until the next call.
     pub fn next(&mut self, from: &mut impl Read) -> Result<Option<(Kind, &[u8])>, FrameError> {
         let Some((kind, length)) = self.fill(from)? else { return Ok(None) };
         Ok(Some((kind, self.buffer.get(..length).unwrap_or_default())))
@@ -185,8 +184,8 @@ impl Reader {
     }
 }
 
-/// Takes one frame off the front of `buffer`, for readers that may not block: the frame and how many bytes it was, or
-/// `None` while it is not whole yet.
+/// Parses one frame from the front of `buffer`, for readers that must not block: the frame and its length in bytes, or
+/// `None` while it is incomplete.
 pub fn split(buffer: &[u8]) -> Result<Option<(Frame, usize)>, FrameError> {
     let Some((header, rest)) = buffer.split_first_chunk::<HEADER>() else { return Ok(None) };
     let (kind, length) = Frame::parse_header(*header)?;
@@ -194,7 +193,7 @@ pub fn split(buffer: &[u8]) -> Result<Option<(Frame, usize)>, FrameError> {
     Ok(Some((Frame { kind, payload: payload.to_vec() }, HEADER + length)))
 }
 
-/// Writes one frame in a single `write_vectored` where the kernel takes it whole.
+/// Writes one frame, in a single `write_vectored` if the kernel accepts all of it.
 pub fn write(to: &mut impl Write, kind: Kind, payload: &[u8]) -> Result<(), FrameError> {
     let header = Frame::header(kind, payload.len())?;
     let mut written = loop {
@@ -212,9 +211,9 @@ pub fn write(to: &mut impl Write, kind: Kind, payload: &[u8]) -> Result<(), Fram
     Ok(())
 }
 
-/// Puts frames together from bytes as they come, for sockets that do not block.
+/// Assembles frames from bytes as they come, for sockets that do not block.
 ///
-/// Holds what has arrived and no more, at most one frame and what was read past it.
+/// Buffers at most one frame and what was read past it.
 #[derive(Debug, Default)]
 pub struct Decoder {
     buffer: Vec<u8>,
@@ -229,7 +228,7 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole frame, or `None` until more bytes have come.
+    /// The next complete frame, or `None` until more bytes have come.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let rest = self.buffer.get(self.taken..).unwrap_or_default();
         let Some((frame, length)) = split(rest)? else { return Ok(None) };

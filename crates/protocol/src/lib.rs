@@ -1,4 +1,4 @@
-//! What host and guest say to each other.
+//! The protocol between host and guest.
 //!
 //! The guest is PID 1 of a sandbox and listens on a Unix socket that the host gave it. **One connection is one
 //! operation**: the host connects, sends one [`Request`], then both sides stream frames until one of them closes.
@@ -37,6 +37,6 @@ pub mod process;
 pub use frame::{Frame, FrameError, Kind, MAX_PAYLOAD};
 pub use message::{Control, Event, Failure, FailureKind, Reply, Request};
 
-/// Rises when a host and a guest of different numbers could misunderstand each other. The guest tells it in
-/// [`Reply::Pong`]; the host refuses to drive a guest with a higher number than its own.
+/// Rises when a host and a guest of different versions could misunderstand each other. The guest reports it in
+/// [`Reply::Pong`]; the host refuses a guest with a higher number than its own.
 pub const VERSION: u32 = 1;

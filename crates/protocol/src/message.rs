@@ -32,7 +32,7 @@ pub enum Request {
     /// Pty, then [`Event::Exited`], then End.
     Start(Spec),
     /// Joins a running or finished process at byte `from` of its output. As `Start` otherwise; the connection's close
-    /// never kills. Bytes that are no longer kept are told by [`Event::Lost`].
+    /// never kills. [`Event::Lost`] reports bytes that are no longer kept.
     Attach {
         process: Selector,
         /// The first byte wanted, all streams counted together; absent = only what comes from now on.
@@ -85,7 +85,7 @@ pub enum Request {
         length: Option<u64>,
     },
     /// → Data…, End. Reply [`Reply::Entry`] at the end. A connection that closes before End leaves the old file. A
-    /// symlink is written through, also one whose target is not there yet.
+    /// symlink is written through, also one whose target does not exist yet.
     Write {
         path: String,
         #[serde(default)]
@@ -99,7 +99,7 @@ pub enum Request {
         #[serde(default)]
         parents: bool,
     },
-    /// With parents. Reply [`Reply::Made`], which says whether it was there already.
+    /// With parents. Reply [`Reply::Made`], which says whether it existed already.
     MakeDirectory {
         path: String,
         #[serde(default)]
@@ -149,8 +149,8 @@ pub enum Request {
         #[serde(default)]
         user: Option<String>,
     },
-    /// By file name, with `*`, `?` and `[…]`; a pattern without them matches any name that holds it.
-    /// Reply [`Reply::Done`], ← [`Event::Entries`], End.
+    /// By file name, with `*`, `?` and `[…]`; a pattern without them matches any name that contains it. Reply
+    /// [`Reply::Done`], ← [`Event::Entries`], End.
     Find {
         path: String,
         pattern: String,
@@ -159,7 +159,8 @@ pub enum Request {
         #[serde(default)]
         limit: Option<u32>,
     },
-    /// Lines that hold `pattern`, literally. Binary files are passed over. Reply [`Reply::Done`], ← [`Event::Matches`], End.
+    /// Lines that contain `pattern`, literally. Binary files are ignored. Reply [`Reply::Done`], ← [`Event::Matches`],
+    /// End.
     Grep {
         path: String,
         pattern: String,
@@ -176,7 +177,7 @@ pub enum Request {
         #[serde(default)]
         user: Option<String>,
     },
-    /// Reply [`Reply::Done`] once the watch stands, ← [`Event::Changes`] until the host closes.
+    /// Reply [`Reply::Done`] once the watch is set up, ← [`Event::Changes`] until the host closes.
     Watch {
         path: String,
         #[serde(default)]
@@ -189,7 +190,7 @@ pub enum Request {
         #[serde(default)]
         user: Option<String>,
     },
-    /// Unpacks a tar archive below the path, which is made where it is missing, and never outside it. Root keeps the
+    /// Unpacks a tar archive below the path, which is made if it is missing, and never outside it. Root keeps the
     /// archive's owners; for other users all files become theirs. → Data…, End. Reply [`Reply::Done`].
     TarIn {
         path: String,
@@ -205,7 +206,7 @@ pub enum Request {
     Usage,
 }
 
-/// The guest's answer to a request it could carry out.
+/// The guest's answer to a request that succeeded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
 pub enum Reply {
@@ -251,7 +252,7 @@ pub enum Event {
     Exited {
         exit: Exit,
     },
-    /// This many bytes of output were dropped before the reader came.
+    /// This many bytes of output were dropped before the reader attached.
     Lost {
         bytes: u64,
     },
@@ -264,11 +265,11 @@ pub enum Event {
     Changes {
         changes: Vec<Change>,
     },
-    /// The kernel's queue overflowed and changes were missed: look for yourself.
+    /// The kernel's queue overflowed and changes were missed: list the directory again.
     Overflow,
 }
 
-/// What the host may say to a running process on the connection that streams it.
+/// What the host may send to a running process on the connection that streams it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "control", rename_all = "snake_case")]
 pub enum Control {
@@ -293,7 +294,7 @@ pub struct Port {
     pub process: Option<String>,
 }
 
-/// What the guest sees from inside; limits and accounts are the host's and come from its cgroups.
+/// What the guest sees from inside; the host reads limits and accounts from its cgroups.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {
     pub disk_used: u64,

@@ -1,4 +1,4 @@
-//! Processes: how one is started, named, found again and how it ended.
+//! Processes: how to start, name and find one, and how it ended.
 
 use std::collections::BTreeMap;
 
@@ -41,16 +41,16 @@ pub enum Stdio {
     Piped,
     /// All three are one terminal; the process leads its session.
     Terminal(TerminalSize),
-    /// Standard input is a socket: what the host writes comes as packets, and so does what a copy of the process needs
-    /// (see [`Spec::copy_of`]). Output and error are separate streams.
+    /// Standard input is a socket: the process reads packets of the host, and packets for its copies (see
+    /// [`Spec::copy_of`]). Output and error are separate streams.
     Socket,
 }
 
-/// What becomes of the process when the connection that started it closes.
+/// What happens to the process when the connection that started it closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDisconnect {
-    /// Goes on; its output is kept for whoever attaches next.
+    /// It continues; its output is kept for the next reader.
     #[default]
     Keep,
     /// Its process group is killed.
@@ -72,7 +72,7 @@ pub struct Spec {
     pub user: Option<String>,
     #[serde(default)]
     pub stdio: Stdio,
-    /// A name to find the process by later; need not be unique: the newest bearer answers.
+    /// A name to find the process by later; it need not be unique: the newest process with the tag is meant.
     #[serde(default)]
     pub tag: Option<String>,
     /// The whole process group is killed after this time and the exit says so.
@@ -80,12 +80,12 @@ pub struct Spec {
     pub timeout_ms: Option<u64>,
     #[serde(default)]
     pub on_disconnect: OnDisconnect,
-    /// The tag of a process with [`Stdio::Socket`], of the same user, that is to copy itself (fork) instead of the command
-    /// being run; the command is only listed. Of the streams only [`Stdio::Closed`] and [`Stdio::Piped`] can be given on.
-    /// The bearer gets one packet, `{"env": {…}, "directories": […]}` with descriptors for the copy's three streams. The
-    /// copy, orphaned so that it is the guest's child, answers `{"ready": true}` or `{"failed": errno}` for a directory it
-    /// cannot enter; the bearer `{"refused": "why"}` for what it cannot become. `NotFound` where nobody bears the tag, `WrongState`
-    /// where it will not do: run the command then.
+    /// The tag of a process with [`Stdio::Socket`], of the same user, that copies itself (fork) instead of running the
+    /// command; the command is only listed. Only [`Stdio::Closed`] and [`Stdio::Piped`] are possible. That process gets
+    /// one packet, `{"env": {…}, "directories": […]}` with descriptors for the copy's three streams. The copy, orphaned
+    /// so that it is the guest's child, answers `{"ready": true}` or `{"failed": errno}` for a directory it cannot
+    /// enter; that process answers `{"refused": "why"}` if a copy is impossible. `NotFound` if no process has the tag,
+    /// `WrongState` if it refuses: run the command then.
     #[serde(default)]
     pub copy_of: Option<String>,
 }
@@ -112,31 +112,31 @@ impl Spec {
 #[serde(rename_all = "snake_case")]
 pub enum Selector {
     Pid(u32),
-    /// The newest bearer of the tag.
+    /// The newest process with the tag.
     Tag(String),
-    /// The newest bearer of the tag that has not ended.
+    /// The newest process with the tag that has not ended.
     Living(String),
 }
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
-    /// The exit code, where the process ended by itself.
+    /// The exit code, if the process exited.
     #[serde(default)]
     pub code: Option<i32>,
     /// The signal that ended it.
     #[serde(default)]
     pub signal: Option<i32>,
-    /// Killed because [`Spec::timeout_ms`] had passed.
+    /// Killed because [`Spec::timeout_ms`] expired.
     #[serde(default)]
     pub timed_out: bool,
-    /// The kernel killed a process of the sandbox for want of memory while this one ran.
+    /// The kernel's out-of-memory killer ended a process of the sandbox while this one ran.
     #[serde(default)]
     pub out_of_memory: bool,
 }
 
 impl Exit {
-    /// As a shell tells it: the code, or 128 + signal.
+    /// As a shell reports it: the code, or 128 + signal.
     pub fn status(&self) -> i32 {
         self.code.unwrap_or_else(|| 128 + self.signal.unwrap_or(0))
     }
@@ -162,7 +162,7 @@ pub struct Info {
     /// Absent while it runs.
     #[serde(default)]
     pub exit: Option<Exit>,
-    /// Bytes of output so far, all streams together: where an attach with nothing to miss would begin.
+    /// Bytes of output so far, all streams together: where an attach that misses nothing would begin.
     pub output_end: u64,
     /// The oldest byte still kept.
     pub output_start: u64,

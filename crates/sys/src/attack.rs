@@ -1,8 +1,8 @@
-//! System calls that a sandbox must not be able to make, to be tried from inside one. Only the probe uses this.
+//! System calls that a sandbox must not be able to make, for trying them from inside. Only the probe uses this.
 //!
-//! Each is made with arguments that do nothing where the call is allowed after all: null pointers, impossible
-//! descriptors, empty flags. A call that a filter refuses answers EPERM or ENOSYS; one that reached the kernel's own code
-//! answers EFAULT, EINVAL or EBADF, and that difference is what a probe looks for.
+//! Each call has arguments that do nothing if the call is allowed after all: null pointers, impossible descriptors,
+//! empty flags. A call that a filter refuses answers EPERM or ENOSYS; one that reached the kernel's own code answers
+//! EFAULT, EINVAL or EBADF, and that difference is what a probe looks for.
 
 use std::io;
 
@@ -24,10 +24,10 @@ const fn attempt(name: &'static str, number: libc::c_long, arguments: [libc::c_l
 /// libc does not name it for musl on aarch64.
 const KEXEC_FILE_LOAD: libc::c_long = if cfg!(target_arch = "aarch64") { 294 } else { 320 };
 
-/// Writes out a file system, if it gets to the kernel: there the descriptor is found to be none.
+/// Would sync a filesystem, but the descriptor is invalid.
 pub const FLUSH: Attempt = attempt("syncfs", libc::SYS_syncfs, [NO_FD, 0, 0, 0, 0]);
 
-/// What must be refused whoever asks: sandbox root too.
+/// Calls that must be refused for every caller, root inside included.
 pub const FORBIDDEN: &[Attempt] = &[
     attempt("bpf", libc::SYS_bpf, [0, NOWHERE, 0, 0, 0]),
     attempt("perf_event_open", libc::SYS_perf_event_open, [NOWHERE, 0, -1, -1, 0]),
@@ -128,7 +128,7 @@ pub fn seize(pid: i32) -> io::Result<()> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Reads a few bytes of another process at an address that is mapped in no process: EFAULT means that we were allowed to look.
+/// Reads a byte of another process at an address that no process maps: EFAULT means that the read was allowed.
 pub fn read_memory_of(pid: i32) -> io::Result<()> {
     let mut byte = 0u8;
     let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
@@ -172,7 +172,7 @@ pub fn socket_pair(family: i32, kind: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Puts a program of classic BPF on a socket: one that takes every packet whole.
+/// Attaches a classic BPF program to a socket: it accepts every packet.
 pub fn attach_filter(socket: std::os::fd::BorrowedFd<'_>, option: i32) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     // RET 0xffff.
@@ -217,7 +217,7 @@ pub fn raise_priority() -> io::Result<()> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Types a byte into our own terminal's input queue (TIOCSTI), as if the person at it had.
+/// Inserts a byte into our own terminal's input queue (TIOCSTI), as if it had been typed.
 pub fn type_into(terminal: std::os::fd::BorrowedFd<'_>) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     let byte = b'x';

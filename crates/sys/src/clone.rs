@@ -24,8 +24,8 @@ pub mod flags {
     pub(super) const ALLOWED: u64 = FILES | PARENT | NEW_MOUNT | NEW_PID | NEW_IPC | NEW_UTS | NEW_USER | NEW_NET;
 }
 
-/// The caller's word, checked when it is given, that its process has one thread and will start no other: copies and
-/// sharers of its memory would otherwise inherit locks that nobody opens again.
+/// A promise of the caller, checked when it is made, that its process has one thread and will start no other: a child
+/// would otherwise inherit locks that nobody releases.
 pub struct SingleThreaded {
     _here: std::marker::PhantomData<*const ()>,
 }
@@ -154,7 +154,7 @@ extern "C" fn trampoline<F: FnOnce() -> i32>(argument: *mut libc::c_void) -> ! {
     exit_now(code)
 }
 
-/// Ends this process without destructors or buffers: those belong to whoever lent the memory.
+/// Ends this process without destructors and without flushing buffers: they belong to the parent, whose memory this is.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: exit_group has no preconditions.
     unsafe { libc::syscall(libc::SYS_exit_group, code) };

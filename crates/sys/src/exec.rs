@@ -1,4 +1,4 @@
-//! Becoming another program that is given by descriptor.
+//! Executes another program, given by descriptor.
 
 use std::convert::Infallible;
 use std::ffi::CStr;
@@ -9,15 +9,14 @@ use rustix::io::{Errno, Result, fcntl_dupfd_cloexec};
 /// Replaces this process by `program` (`execveat` with `AT_EMPTY_PATH`: no path inside any root is needed). The new
 /// program has `descriptors` as 0, 1, 2 …, and nothing else: `None` leaves that number closed.
 ///
-/// After an error the process's table of descriptors is no longer what its owner thinks: the only thing left to do is
-/// to report and exit.
+/// After an error the process's descriptors are changed: it can only report the error and exit.
 pub fn replace_process(
     program: BorrowedFd<'_>,
     arguments: &[&CStr],
     environment: &[&CStr],
     descriptors: &[Option<BorrowedFd<'_>>],
 ) -> Result<Infallible> {
-    // Out of the way first: a source may lie on another's target number.
+    // Moves all sources above the targets first: a source may have another's target number.
     let above = descriptors.len() as i32 + 1;
     let program = fcntl_dupfd_cloexec(program, above)?;
     let copies = descriptors

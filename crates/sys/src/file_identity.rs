@@ -14,8 +14,8 @@ use std::io;
 pub fn set_user(uid: u32) -> io::Result<()> {
     // SAFETY: touches no memory; the raw call affects the calling thread alone.
     unsafe { libc::syscall(libc::SYS_setfsuid, uid) };
-    // setfsuid(2) cannot report failure; an impossible id changes nothing and tells what is in force.
-    // SAFETY: as above.
+    // setfsuid(2) cannot report failure; with an impossible id it changes nothing and returns the current id. SAFETY:
+    // as above.
     let now = unsafe { libc::syscall(libc::SYS_setfsuid, u32::MAX) };
     if now == i64::from(uid) { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EPERM)) }
 }

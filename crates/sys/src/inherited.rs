@@ -1,7 +1,7 @@
 //! Descriptors that the program was started with, by number.
 //!
-//! A parent hands over a descriptor by leaving it open at a number both know. Owning it means claiming that nobody
-//! else in this program does, so each number can be taken once only, and programs take theirs first thing in `main`.
+//! A parent hands over a descriptor by leaving it open at a number both know. Only one part of the program may own it,
+//! so each number can be taken only once, and programs take theirs at the start of `main`.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};

@@ -1,6 +1,6 @@
 //! The kernel's interface, each call safe for its caller: the only crate with unsafe code.
 //!
-//! One module per kernel facility, one system call per function. What `rustix` offers safely is used from there.
+//! One module per kernel facility, one system call per function. What `rustix` offers safely is not repeated here.
 
 pub mod attack;
 pub mod btrfs;

@@ -54,7 +54,7 @@ pub fn set_attributes(mount: BorrowedFd<'_>, reach: Reach, add: Attributes, map:
     if result == 0 { Ok(()) } else { Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)) }
 }
 
-/// pivot_root(".", "."): the current directory becomes the root and the old root lies on top of it, to be unmounted.
+/// pivot_root(".", "."): the current directory becomes the root, and the old root is on top of it, to be unmounted.
 pub fn pivot_to_current_directory() -> Result<()> {
     // SAFETY: both arguments are C strings; the kernel only reads them.
     let result = unsafe { libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()) };

@@ -38,8 +38,8 @@ pub fn enter(namespace: BorrowedFd<'_>, kind: Kind) -> Result<()> {
     rustix::thread::move_into_link_name_space(namespace, Some(kind))
 }
 
-/// A word that a filter on system calls knows, by which it lets setns(2) into a user namespace through, and no other's. It travels in
-/// the upper halves of the two arguments, which are numbers of 32 bits to the kernel.
+/// A secret by which a seccomp filter recognises a setns(2) into a user namespace and allows it, and no other. It is in
+/// the upper halves of the two arguments, of which the kernel reads only 32 bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret([u32; 2]);
 
@@ -110,7 +110,7 @@ unsafe impl rustix::ioctl::Ioctl for Parent {
     }
 }
 
-/// The user namespace in which `namespace`, another one, was made. `EPERM` where that lies outside of the caller's own.
+/// The user namespace in which `namespace`, another one, was made. `EPERM` if that is outside of the caller's own.
 pub fn parent(namespace: BorrowedFd<'_>) -> Result<OwnedFd> {
     // SAFETY: opcode and output are right for a descriptor of a user namespace; for any other the kernel answers with an
     // error and opens nothing.

@@ -1,4 +1,5 @@
-//! Asking the kernel by netlink: send messages, await every answer. Allocates nothing, so that a forked child may use it.
+//! Netlink requests to the kernel: sends messages and waits for every answer. Allocates nothing, so that a forked child
+//! may use it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
 
-/// Which part of the kernel is spoken to.
+/// The part of the kernel that is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subsystem {
     Route,
@@ -22,7 +23,7 @@ pub fn open(subsystem: Subsystem) -> Result<OwnedFd, Errno> {
         Subsystem::Netfilter => Some(netlink::NETFILTER),
     };
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
-    // The kernel answers within the call; a bound on the wait means that even a kernel bug cannot hang a launch.
+    // The kernel answers within the call; the limit keeps even a kernel bug from hanging a launch.
     set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_secs(10)))?;
     Ok(socket)
 }
@@ -57,7 +58,7 @@ pub struct Answer<'a> {
 }
 
 impl Answer<'_> {
-    /// Whether a request was fulfilled; nothing for a message that carries data.
+    /// The result of a request; `None` for a message that carries data.
     pub fn outcome(&self) -> Option<Result<(), Errno>> {
         const ERROR: u16 = 2;
         if self.kind != ERROR {

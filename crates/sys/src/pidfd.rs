@@ -1,4 +1,4 @@
-//! What a pidfd tells of a process that is not our child (`PIDFD_GET_INFO`, Linux 6.13; exit status since 6.15).
+//! What a pidfd reports about a process that is not our child (`PIDFD_GET_INFO`, Linux 6.13; exit status since 6.15).
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 

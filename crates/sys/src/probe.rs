@@ -1,4 +1,4 @@
-//! Asking the kernel what it can do, without changing the one who asks: what must be tried is tried in a throwaway child.
+//! Asks the kernel what it can do, without changing the caller: each try runs in a throwaway child.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -10,7 +10,7 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 const KVM_GET_API_VERSION: libc::Ioctl = 0xAE00;
 const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
 const SECCOMP_GET_ACTION_AVAIL: u32 = 2;
-/// An errno that no kernel gives: the child did not come to its end.
+/// An errno that no kernel returns: the child did not finish.
 const UNKNOWN: i32 = 255;
 
 /// A process that does one thing and ends. It is waited for when dropped.
@@ -43,12 +43,12 @@ impl Throwaway {
         }
     }
 
-    /// As the parent numbers it.
+    /// Its pid in the parent's namespace.
     pub fn pid(&self) -> u32 {
         self.pid.map_or(0, |pid| pid.as_raw_nonzero().get() as u32)
     }
 
-    /// What became of the work.
+    /// The result of the work.
     pub fn wait(mut self) -> io::Result<()> {
         self.reap()
     }
@@ -72,12 +72,12 @@ impl Throwaway {
 
 impl Drop for Throwaway {
     fn drop(&mut self) {
-        // Nobody wants the answer; only the zombie must go.
+        // The result is not needed; this only reaps the zombie.
         let _ = self.reap();
     }
 }
 
-/// Tries `work` in a child and answers what it answered; see [`Throwaway::spawn`].
+/// Runs `work` in a child and returns its result; see [`Throwaway::spawn`].
 pub fn in_child(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     Throwaway::spawn(work)?.wait()
 }

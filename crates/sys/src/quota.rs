@@ -7,14 +7,14 @@ use std::os::fd::{AsFd, AsRawFd};
 
 const GET_ATTRIBUTES: libc::Ioctl = 0x801c_581f_u32 as libc::Ioctl;
 const SET_ATTRIBUTES: libc::Ioctl = 0x401c_5820_u32 as libc::Ioctl;
-/// What is made in the directory gets its project.
+/// New files in the directory get its project.
 const INHERIT: u32 = 0x200;
 const PROJECT: u32 = 2;
 const GET_QUOTA: u32 = 0x80_0007;
 const SET_QUOTA: u32 = 0x80_0008;
 /// Limits on blocks and on inodes are the ones that count in `dqb_valid`.
 const LIMITS: u32 = 1 | 4;
-/// Limits are told in blocks of this size, usage in bytes.
+/// Limits are in blocks of this size, usage is in bytes.
 const BLOCK: u64 = 1024;
 
 #[repr(C)]
@@ -37,15 +37,15 @@ pub struct Quota {
     pub most_inodes: u64,
 }
 
-/// The project of a file or directory; 0 is nobody's.
+/// The project of a file or directory; 0 is none.
 pub fn project_of(file: impl AsFd) -> io::Result<u32> {
     let mut attributes = Attributes::default();
     get_attributes(file, &mut attributes)?;
     Ok(attributes.project)
 }
 
-/// Gives a directory to a project, with all that will be made in it. Only the initial user namespace may: a sandbox
-/// cannot leave its project. EOPNOTSUPP where the filesystem was made without the feature.
+/// Gives a directory to a project, with everything that will be made in it. Only the initial user namespace may do
+/// this: a sandbox cannot leave its project. EOPNOTSUPP where the filesystem was made without the feature.
 pub fn set_project(directory: impl AsFd, project: u32) -> io::Result<()> {
     let mut attributes = Attributes::default();
     get_attributes(directory.as_fd(), &mut attributes)?;
@@ -74,7 +74,7 @@ pub fn get(file: impl AsFd, project: u32) -> io::Result<Quota> {
     })
 }
 
-/// Sets a project's limits; 0 takes a limit away.
+/// Sets a project's limits; 0 removes a limit.
 pub fn set(file: impl AsFd, project: u32, most_bytes: u64, most_inodes: u64) -> io::Result<()> {
     let mut wanted = empty();
     (wanted.dqb_bhardlimit, wanted.dqb_bsoftlimit) = (most_bytes.div_ceil(BLOCK), most_bytes.div_ceil(BLOCK));

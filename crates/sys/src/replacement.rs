@@ -1,8 +1,8 @@
-//! A file that takes another's place once it is whole.
+//! Replaces a file once the new one is complete.
 //!
-//! The new text is written to a file without a name (`O_TMPFILE`), so nothing is left behind however the writer ends. Where
-//! the filesystem has no such files, the draft has a name of its own and is removed when the writer gives up. Readers see
-//! the old text or the new one, never a part of either.
+//! The new text is written to a file without a name (`O_TMPFILE`), so nothing is left behind, however the writer ends.
+//! Where the filesystem has no such files, the draft has a name of its own and is removed when the writer fails.
+//! Readers see the old text or the new one, never a part of either.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -17,7 +17,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 
-/// The name a draft has where it needs one; it ends with the process id and a number.
+/// The name of a draft where it needs one; it ends with the process id and a number.
 const DRAFT: &str = ".cove-draft-";
 
 pub struct Replacement {
@@ -28,12 +28,12 @@ pub struct Replacement {
     draft: Option<OsString>,
 }
 
-/// What becomes of a link that has the file's name.
+/// What happens to a link with the file's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
-    /// The file that it leads to is replaced: a person named the path.
+    /// Replaces the file that it leads to: a person named the path.
     Follow,
-    /// The link itself is replaced: somebody else may have put it there.
+    /// Replaces the link itself: somebody else may have put it there.
     Replace,
 }
 
@@ -61,7 +61,7 @@ impl Replacement {
         match kind {
             None | Some(FileType::RegularFile | FileType::Symlink) => {}
             Some(FileType::Directory) => return Err(Errno::ISDIR.into()),
-            // Nothing can take the place of a device or a pipe.
+            // A device or a pipe cannot be replaced.
             Some(_) => return Err(Errno::INVAL.into()),
         }
         let mode = Mode::from_raw_mode(mode);
@@ -82,7 +82,7 @@ impl Replacement {
             if (ours.st_uid, ours.st_gid) != (old.st_uid, old.st_gid) {
                 fchown(&replacement.file, Some(Uid::from_raw(old.st_uid)), Some(Gid::from_raw(old.st_gid)))?;
             }
-            // After the change of owner, which takes setuid and setgid away.
+            // After the change of owner, which clears setuid and setgid.
             fchmod(&replacement.file, Mode::from_raw_mode(old.st_mode & 0o7777))?;
         }
         Ok(replacement)
@@ -92,7 +92,7 @@ impl Replacement {
         &self.file
     }
 
-    /// Gives the file its name. Until here nothing has changed.
+    /// Gives the file its name. Before this nothing has changed.
     pub fn finish(mut self) -> io::Result<()> {
         if self.draft.is_none() {
             // procfs: linkat with AT_EMPTY_PATH needs CAP_DAC_READ_SEARCH before Linux 6.10.
@@ -134,14 +134,14 @@ impl Write for Replacement {
 impl Drop for Replacement {
     fn drop(&mut self) {
         if let Some(draft) = &self.draft {
-            // Gone already, or the folder is: then there is nothing to remove.
+            // It is already gone, or its folder is: nothing to remove.
             let _ = unlinkat(&self.folder, draft, AtFlags::empty());
         }
     }
 }
 
-/// Writes a whole file in the place of what has its name, and has it on the disk when it returns. For files of our own: a
-/// link of that name is replaced, and the mode is the one given.
+/// Replaces a file; the new one is on the disk when this returns. For files of our own: a link of that name is
+/// replaced, and the mode is the one given.
 pub fn replace(path: &Path, text: &[u8], mode: u32) -> io::Result<()> {
     let mut file = Replacement::at(path, Link::Replace, mode)?;
     fchmod(&file.file, Mode::from_raw_mode(mode))?;

@@ -12,8 +12,8 @@ pub struct Instruction {
     pub value: u32,
 }
 
-/// Puts `program` before every system call that this thread and its children make from now on. Needs
-/// `no_new_privs` or CAP_SYS_ADMIN in the caller's user namespace.
+/// From now on `program` filters every system call of this thread and its children. Needs `no_new_privs` or
+/// CAP_SYS_ADMIN in the caller's user namespace.
 pub fn install(program: &[Instruction]) -> Result<()> {
     let length = u16::try_from(program.len()).map_err(|_| Errno::INVAL)?;
     // `struct sock_filter` has the layout of `Instruction`.

@@ -1,7 +1,7 @@
-//! Signals as something to poll for.
+//! Signals as a descriptor to poll.
 //!
-//! A program that holds a sandbox must not be ended half-way by a Ctrl-C: the signals it cares for are blocked and
-//! read from a descriptor beside its sockets, where they interrupt nothing (signalfd(2)).
+//! Ctrl-C must not end a program that has a sandbox half-way: its signals are blocked and read from a descriptor in the
+//! same poll loop as its sockets (signalfd(2)).
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -74,7 +74,7 @@ impl Signals {
         Ok(Signals { fd, before })
     }
 
-    /// The next signal, or `None` when none waits.
+    /// The next signal, or `None` if there is none.
     pub fn next(&self) -> io::Result<Option<Received>> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
         let size = size_of::<libc::signalfd_siginfo>();
@@ -102,7 +102,7 @@ impl AsFd for Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        // A mask that was in force a moment ago cannot be refused.
+        // Restoring an earlier mask cannot fail.
         let _ = change(libc::SIG_SETMASK, &self.before);
     }
 }

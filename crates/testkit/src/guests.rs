@@ -1,4 +1,4 @@
-//! Which sandboxes of a data directory really run, as the kernel tells it: no word of the server is taken for it.
+//! Which sandboxes of a data directory really run, as the kernel reports it, without asking the server.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,14 +6,14 @@ use std::path::Path;
 
 use crate::leak::numbers_in;
 
-/// The guests of every sandbox: processes that are the first of their pid namespace and lie in a control group of this
+/// The guests of every sandbox: processes that are PID 1 of their namespace and are in a control group of this
 /// directory's realm. More than one for an id means that a sandbox runs twice.
 pub fn guests(data: &Path) -> BTreeMap<String, Vec<u32>> {
     let realm = fs::read_to_string(data.join("realm")).unwrap_or_default();
     let marker = format!("/{}/", realm.trim());
     let mut guests: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     for pid in numbers_in("/proc") {
-        // One that ends while we look is none.
+        // A process that ends meanwhile does not count.
         let Ok(groups) = fs::read_to_string(format!("/proc/{pid}/cgroup")) else { continue };
         let Some(id) = groups.lines().find_map(|line| Some(line.split_once(&marker)?.1.split('/').next()?.to_owned()))
         else {
@@ -34,7 +34,7 @@ fn is_first_of_its_namespace(pid: u32) -> bool {
     numbers.len() > 1 && numbers.last() == Some(&"1") && !dead
 }
 
-/// Children of a process, of which each is a copy of `program` and no sandbox: a server's spawners.
+/// Children of a process that run `program` and are not sandboxes: a server's spawners.
 pub fn spawners(server: u32) -> Vec<u32> {
     let is_spawner = |&pid: &u32| {
         let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Requests to the server under test, without a client library: what is sent and what comes back is plain to see.
+//! Requests to the server under test, without a client library: a test sees exactly what is sent and received.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -1,8 +1,8 @@
 //! What a data directory's sandboxes left on the host.
 //!
 //! The check is bound to one directory, so that tests can run side by side: a trace counts when it names the directory
-//! (a mount, a socket, a loop device, an open file, a command line) or lies in its realm of the control groups.
-//! What ends in its own time gets some before it counts as left.
+//! (a mount, a socket, a loop device, an open file, a command line) or is in its realm of the control groups. What ends
+//! in the background gets some time first.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Ends of processes and removals in the background may take this long after the last command has returned.
 const SETTLE: Duration = Duration::from_secs(10);
 
-/// Looks on drop; a test that leaves something fails, unless it failed already.
+/// Checks on drop; a test that leaves something fails, unless it failed already.
 pub struct LeakCheck {
     directory: PathBuf,
     namespaces: BTreeSet<String>,
@@ -24,7 +24,7 @@ impl LeakCheck {
         LeakCheck { directory, namespaces: named_namespaces() }
     }
 
-    /// Everything that is left, one line each; empty is well.
+    /// Everything that is left, one line each; empty if nothing is.
     pub fn traces(&self) -> Vec<String> {
         let mut traces = self.processes();
         traces.extend(self.mounts());
@@ -78,14 +78,15 @@ impl LeakCheck {
         mounts_of(&self.directory).into_iter().map(|place| format!("mount at {place}")).collect()
     }
 
-    /// Of this network namespace: where the host binds the guests' sockets.
+    /// Sockets of this network namespace, where the host binds the guests' sockets.
     fn sockets(&self) -> Vec<String> {
         let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
         sockets.lines().filter(|line| self.named(line)).map(|line| format!("socket {line}")).collect()
     }
 
-    /// Where the host's mounts are private, whoever makes a mount namespace meanwhile, an ordinary user's server in the test
-    /// beside this one, keeps a copy of the pool's mount for as long as it lives: the device is then not this test's to let go.
+    /// Where the host's mounts are private, a process that makes a mount namespace meanwhile (such as an ordinary
+    /// user's server of another test) keeps a copy of the pool's mount for as long as it lives. Then this test cannot
+    /// release the device.
     fn loop_devices(&self) -> Vec<String> {
         let left = loop_devices_of(&self.directory);
         if left.is_empty() || self.is_mounted_elsewhere() { Vec::new() } else { left }
@@ -130,7 +131,7 @@ impl Drop for LeakCheck {
     }
 }
 
-/// The directory itself and what lies at most two levels below: `data`, `data/run`.
+/// The directory itself and what is at most two levels below: `data`, `data/run`.
 fn data_directories(directory: &Path) -> Vec<PathBuf> {
     let below = |path: &Path| -> Vec<PathBuf> {
         let entries = fs::read_dir(path).into_iter().flatten().flatten();
@@ -170,7 +171,7 @@ pub(crate) fn hierarchies() -> Vec<PathBuf> {
     groups.filter_map(|line| line.split(' ').nth(4).map(PathBuf::from)).collect()
 }
 
-/// The names under which the engines of these directories keep their control groups: each writes its own into `realm`.
+/// The realms of the engines of these directories: each engine writes its own into `realm`.
 pub(crate) fn realms_below(directory: &Path) -> Vec<String> {
     let files = data_directories(directory).into_iter().map(|data| data.join("realm"));
     files.filter_map(|file| fs::read_to_string(file).ok()).map(|name| name.trim().to_owned()).collect()

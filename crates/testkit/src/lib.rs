@@ -1,21 +1,20 @@
-//! What the tests of this workspace stand on; never ships.
+//! The tools of this workspace's tests; never ships.
 //!
 //! Tests here are stories about the real program: a real server on a port of its own, a real pseudo-terminal, real
-//! sandboxes. The kit hides how that is set up, puts a limit on every wait, and fails a test that leaves something
-//! behind.
+//! sandboxes. The kit hides the setup, limits every wait, and fails a test that leaves something behind.
 //!
 //! # Layout
 //! * [`program`]: the `cove` program, run to its end within a time limit
-//! * [`terminal`]: the same, in a pseudo-terminal that a test can type into and look at
-//! * [`server`]: `cove serve` in a directory of its own, killed and started again at will
-//! * [`ordinary`]: somebody without root
-//! * [`http`]: requests to it, without a client library
-//! * [`guests`]: which sandboxes really run, as the kernel tells it
+//! * [`terminal`]: the same, in a pseudo-terminal that a test can type into and read
+//! * [`server`]: `cove serve` in a directory of its own, which a test can kill and start again
+//! * [`ordinary`]: a user without root
+//! * [`http`]: requests to a server, without a client library
+//! * [`guests`]: which sandboxes really run, as the kernel reports it
 //! * [`reboot`]: what a restart of the host does
-//! * [`random`]: randomness that can be had again
+//! * [`random`]: randomness that can be repeated
 //! * [`leak`]: what a data directory's sandboxes left on the host
 //! * [`postgres`]: a database that servers share
-//! * [`receiver`]: where webhooks go
+//! * [`receiver`]: receives webhooks
 //! * [`need`]: what a test needs of the machine; a test that cannot run fails or is counted as skipped
 //! * [`wait`]: conditions that must come true in time
 

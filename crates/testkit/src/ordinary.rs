@@ -1,7 +1,7 @@
-//! An ordinary user of this machine: a number that nobody else has, without a name, a group or any capability.
+//! An ordinary user of this machine: an unused uid, without a name, a group or any capability.
 //!
-//! Tests run as root, so that one can be had. The program is linked into the user's own directory: where it was built may be
-//! closed to others.
+//! Tests run as root, so that they can act as such a user. The program is linked into the user's own directory: the
+//! build directory may be closed to others.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Permissions};
@@ -60,12 +60,12 @@ impl OrdinaryUser {
         }
     }
 
-    /// Where the range begins: another for every test that runs at the same time, and below those of root's sandboxes.
+    /// The start of the range: different for every test at the same time, and below those of root's sandboxes.
     fn first(&self) -> u32 {
         3_000_000 + self.uid % 28_000 * RANGE
     }
 
-    /// The words that come before a program to run it as this user.
+    /// The arguments before a program that run it as this user.
     pub fn words(&self) -> Vec<OsString> {
         let mut words: Vec<OsString> = Vec::new();
         if self.ids == Ids::Range {
@@ -106,7 +106,7 @@ impl OrdinaryUser {
     }
 }
 
-/// What runs as this user, or as one of its range, by its command line.
+/// The command lines of processes of this user or of its range.
 impl OrdinaryUser {
     pub fn processes(&self) -> Vec<String> {
         let range = if self.ids == Ids::Range { self.first()..self.first() + RANGE } else { 0..0 };
@@ -129,7 +129,7 @@ impl OrdinaryUser {
         paths.flat_map(|path| self.files(&path).into_iter().chain([path])).collect()
     }
 
-    /// A server of this user's, in a directory of its own.
+    /// A server of this user, in a directory of its own.
     pub fn serve(&self) -> TestServer {
         TestServer::start_by(self.words(), |directory| {
             prepare(directory, self.uid);

@@ -12,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::wait::LIMIT;
 
-/// Where the program lies: `COVE_BIN`, else beside the tests that are running (`target/debug/deps/…`).
+/// The program's path: `COVE_BIN`, or next to the running tests (`target/debug/deps/…`).
 ///
 /// # Panics
 /// If it has not been built.
@@ -29,7 +29,7 @@ pub fn cove_path() -> PathBuf {
     path
 }
 
-/// A run of the program, in the making.
+/// A run of the program that is being set up.
 pub struct Cove {
     command: Command,
     input: Option<Vec<u8>>,
@@ -50,7 +50,7 @@ impl Cove {
         Cove::by([cove_path()], data)
     }
 
-    /// The same, started by other words.
+    /// The same, with other arguments before it.
     pub fn by<S: AsRef<OsStr>>(words: impl IntoIterator<Item = S>, data: &Path) -> Cove {
         let mut words = words.into_iter();
         let mut command = Command::new(words.next().expect("a program"));
@@ -80,7 +80,7 @@ impl Cove {
         self
     }
 
-    /// What the program reads on standard input; nothing otherwise.
+    /// What the program reads on standard input; empty by default.
     pub fn input(mut self, bytes: impl Into<Vec<u8>>) -> Cove {
         self.input = Some(bytes.into());
         self
@@ -126,7 +126,7 @@ impl Cove {
     }
 }
 
-/// A run under way.
+/// A running program.
 pub struct Running {
     pub child: Child,
     limit: Duration,
@@ -181,7 +181,7 @@ pub(crate) fn pid_of(child: &Child) -> Pid {
     Pid::from_child(child)
 }
 
-/// The end of a child, or `None` and a killed child when the limit has passed.
+/// The end of a child; after the limit, kills it and returns `None`.
 pub(crate) fn wait_within(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let handle = rustix::process::pidfd_open(pid_of(child), PidfdFlags::empty()).expect("open a pidfd");
     let timeout = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };

@@ -1,4 +1,4 @@
-//! Randomness that can be had again: a test prints its seed and takes it from `COVE_SEED`.
+//! Randomness that can be repeated: a test prints its seed and takes it from `COVE_SEED`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

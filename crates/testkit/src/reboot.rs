@@ -1,7 +1,7 @@
 //! What a restart of the host does to a data directory, without restarting the host.
 //!
-//! The server must be down. Every process of every sandbox is killed, control groups, mounts and loop devices of the
-//! directory go, and what was written down as running belongs to a boot that is past.
+//! The server must be down. This kills every process of every sandbox, removes control groups, mounts and loop devices
+//! of the directory, and marks the records as from an earlier boot.
 
 use std::fs;
 use std::path::Path;
@@ -33,9 +33,9 @@ pub fn reboot(data: &Path) {
     }
 }
 
-/// One try to end and take away all that runs, is mounted or is counted for a directory; whether nothing is left.
+/// One try to end and remove everything of a directory; returns whether nothing is left.
 pub(crate) fn clear(data: &Path) -> bool {
-    // Without a name of its own there is nothing of it, and the whole host's groups are not ours.
+    // Without a realm there are no groups of it, and the host's other groups are not ours.
     let realms: Vec<_> = realms_below(data).into_iter().filter(|name| name.starts_with("cove-")).collect();
     thaw(&realms);
     for pid in numbers_in("/proc").filter(|&pid| is_of(pid, &realms)) {
@@ -46,7 +46,7 @@ pub(crate) fn clear(data: &Path) -> bool {
         clean &= remove_groups(&realm);
     }
     for mount in mounts_of(data) {
-        // What is busy now is tried again.
+        // Busy mounts are tried again.
         let _ = Command::new("umount").arg(&mount).stderr(Stdio::null()).status();
     }
     clean && mounts_of(data).is_empty() && loop_devices_of(data).is_empty()
@@ -66,7 +66,7 @@ fn is_of(pid: u32, realms: &[String]) -> bool {
     realms.iter().any(|realm| groups.contains(&format!("/{realm}/")))
 }
 
-/// What the freezer of version 1 holds does not hear a kill.
+/// A group frozen by the v1 freezer does not react to a kill.
 fn thaw(realms: &[String]) {
     for realm in hierarchies().iter().flat_map(|top| realms.iter().map(move |realm| top.join(realm))) {
         for group in fs::read_dir(realm).into_iter().flatten().flatten() {
@@ -81,7 +81,7 @@ fn thaw(realms: &[String]) {
 /// At once.
 pub fn kill(pid: u32) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) {
-        // Gone already is as good.
+        // Already gone: nothing to do.
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     }
 }

@@ -1,4 +1,4 @@
-//! Somebody who receives webhooks: takes what is posted and remembers it.
+//! Receives webhooks: accepts what is posted and remembers it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -18,7 +18,7 @@ impl Receiver {
         Receiver::listening(TcpListener::bind("127.0.0.1:0").expect("a port"))
     }
 
-    /// At an address that was free a moment ago.
+    /// Listens at a given address.
     pub fn at(address: &str) -> Receiver {
         Receiver::listening(TcpListener::bind(address).expect("the port is still free"))
     }
@@ -29,7 +29,7 @@ impl Receiver {
         let taken = Arc::clone(&receiver.taken);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                // One that hangs up half-way has sent nothing.
+                // A client that hangs up half-way has sent nothing.
                 if let Some(body) = take(stream) {
                     taken.lock().unwrap_or_else(PoisonError::into_inner).push(body);
                 }

@@ -1,4 +1,4 @@
-//! `cove serve` in a directory of its own, on a port of its own, killed and started again at will.
+//! `cove serve` in a directory of its own, on a port of its own; a test can kill it and start it again.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -19,13 +19,13 @@ use crate::wait::{LIMIT, until_some};
 /// The first key of every server under test.
 pub const KEY: &str = "e2b_0123456789abcdef0123456789abcdef01234567";
 
-/// A server that is ready. Its drop ends it, removes every sandbox and, unless the test failed already, fails the test
-/// for what is left.
+/// A server that is ready. Dropping it ends it and removes every sandbox. If something is left, the test fails, unless
+/// it failed already.
 pub struct TestServer {
     child: Option<Child>,
     address: String,
     arguments: Vec<String>,
-    /// What starts the program: its path, or words before it.
+    /// The command that starts the program: its path, or arguments before it.
     words: Vec<OsString>,
     environment: Vec<(String, String)>,
     /// Where it keeps everything; in its own directory where absent.
@@ -50,7 +50,7 @@ impl TestServer {
         TestServer::start_from(arguments, environment, Vec::new(), |_| cove_path())
     }
 
-    /// By other words, after `prepare` has done something with the directory and said where the program is.
+    /// With another command; `prepare` sets up the directory and returns the program's path.
     pub fn start_by(words: Vec<OsString>, prepare: impl FnOnce(&Path) -> PathBuf) -> TestServer {
         TestServer::start_from(&[], &[], words, prepare)
     }
@@ -113,7 +113,7 @@ impl TestServer {
     /// Returns the file that its stdout goes to.
     fn spawn(&mut self) -> PathBuf {
         let open = |path: PathBuf| File::options().create(true).append(true).open(path).expect("open a log");
-        // Its address is read from what it says: each life has a file of its own, the log goes on.
+        // The address is read from its output: each start has a file of its own; the log continues.
         let said = self.directory.path().join("stdout");
         let _ = fs::remove_file(&said);
         let mut command = Command::new(&self.words[0]);
@@ -162,7 +162,7 @@ impl TestServer {
         fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
-    /// As a power cut would: no chance to say goodbye. Sandboxes live on.
+    /// SIGKILL: no orderly end. Sandboxes live on.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().expect("kill the server");
@@ -204,7 +204,7 @@ impl TestServer {
         Api { address: self.address.clone() }
     }
 
-    /// After a failure: whatever is left goes, or the next tests would meet it.
+    /// After a failure: removes what is left, or it would disturb other tests.
     fn clear(&self) {
         let begun = std::time::Instant::now();
         while !crate::reboot::clear(&self.data()) && begun.elapsed() < Duration::from_secs(5) {
@@ -240,7 +240,7 @@ impl TestServer {
     }
 }
 
-/// Requests with the first key, to a server that may be gone.
+/// Requests with the first key, to a server that may have ended.
 #[derive(Debug, Clone)]
 pub struct Api {
     pub address: String,
@@ -270,7 +270,7 @@ impl Drop for TestServer {
             eprintln!("--- the server's log ---\n{}", tail(&self.log(), 60));
         }
         if self.child.is_none() {
-            // Killed by the test: a server cleans up after its sandboxes, unless it was the server that failed.
+            // The test killed the server: another start cleans up its sandboxes, unless the server itself failed.
             if std::thread::panicking() {
                 self.clear();
                 return;
@@ -288,7 +288,7 @@ impl Drop for TestServer {
             self.clear();
         } else {
             self.stop();
-            // Read only where the leak check fails the test: then it is the place to begin.
+            // Shown only if the leak check fails: the place to begin.
             let trouble = |line: &&str| line.contains(" WARN ") || line.contains(" ERROR ");
             self.log().lines().filter(trouble).for_each(|line| eprintln!("{line}"));
         }

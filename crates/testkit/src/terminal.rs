@@ -1,4 +1,4 @@
-//! A real pseudo-terminal with a program in it: what a person at a keyboard has.
+//! A real pseudo-terminal with a program in it.
 //!
 //! `setsid --ctty` (util-linux) makes the terminal the program's own, so that Ctrl-C, Ctrl-Z and a resize reach it as
 //! the kernel delivers them to a person's programs.
@@ -20,10 +20,10 @@ use crate::wait::{LIMIT, until, until_some};
 
 pub struct Terminal {
     keyboard: File,
-    /// The far side, kept open to see what mode it is left in.
+    /// The far side, kept open to check in which mode it is left.
     far: File,
     screen: Arc<Mutex<Vec<u8>>>,
-    /// How much of the screen earlier waits have looked at.
+    /// How much of the screen earlier waits have read.
     seen: usize,
     child: Child,
 }
@@ -92,7 +92,7 @@ impl Terminal {
         String::from_utf8_lossy(&self.screen.lock().expect("no panic holds it")).into_owned()
     }
 
-    /// The person pulls at the window's corner.
+    /// Resizes the terminal.
     pub fn resize(&self, rows: u16, columns: u16) {
         set_size(&self.keyboard, rows, columns);
     }
@@ -111,7 +111,7 @@ impl Terminal {
         rustix::process::kill_process(pid_of(&self.child), signal).expect("signal");
     }
 
-    /// The exit code, as a shell tells it.
+    /// The exit code, as a shell reports it.
     #[track_caller]
     pub fn ends(&mut self) -> i32 {
         use std::os::unix::process::ExitStatusExt;

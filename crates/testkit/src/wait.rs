@@ -7,7 +7,7 @@ pub const LIMIT: Duration = Duration::from_secs(30);
 
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Asks again and again until there is an answer.
+/// Calls `look` until it returns something.
 ///
 /// # Panics
 /// If there is none within `limit`; `what` says what was waited for.

@@ -1,7 +1,7 @@
-//! Objects that were being written to the folder when a server died: nobody finishes them, so the next server removes
-//! them before it begins. (An S3-compatible store drops unfinished uploads by a rule of the bucket's.)
+//! Unfinished objects in the folder after a server died: the next server removes them before it begins. (An
+//! S3-compatible store drops unfinished uploads by a rule of its bucket.)
 //!
-//! An object is written beside its place, as `NAME#NUMBER`, and named when it is whole. No object can have such a name.
+//! An object is written as `NAME#NUMBER` and renamed when it is complete. No object has such a name.
 
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ use std::path::Path;
 use crate::{App, Error};
 
 impl App {
-    /// Only the server that has the data directory may ask for it: another's would be drafts at work.
+    /// Only the server that owns the data directory may call this: drafts of another server may still be written.
     pub(crate) async fn remove_drafts(&self) -> Result<(), Error> {
         if self.config().archive.url.is_some() {
             return Ok(());

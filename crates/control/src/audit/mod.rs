@@ -1,5 +1,5 @@
-//! Who changed what. A sandbox's entry is written in the transaction of the change itself, all others before the
-//! caller is answered: what was acknowledged can be looked up, however the server ended.
+//! Who changed what. A sandbox's entry is written in the transaction of the change itself, all others before the caller
+//! is answered: so the log has every acknowledged change, however the server ends.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub struct Entry {
     pub key: String,
     /// Such as `sandbox.destroy`.
     pub action: String,
-    /// The thing it was done to.
+    /// The object that was changed.
     pub subject: String,
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,

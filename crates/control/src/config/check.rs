@@ -46,12 +46,12 @@ impl fmt::Display for Problem {
 /// A key of the file that is right, and its line.
 pub(super) type Found = (&'static str, usize);
 
-/// All that is wrong with a file's text; empty where nothing is.
+/// All mistakes in a file's text; empty where there are none.
 pub fn check(text: &str) -> Vec<Problem> {
     look(text).1
 }
 
-/// What is right and what is wrong in a file's text.
+/// The valid keys and the mistakes in a file's text.
 pub(super) fn look(text: &str) -> (Vec<Found>, Vec<Problem>) {
     let (table, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {

@@ -1,4 +1,4 @@
-//! Every key there is: its kind, and the variable that sets it from the environment.
+//! Every key: its kind, and the environment variable that sets it.
 
 /// What a value must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ impl Kind {
         }
     }
 
-    /// A word of the environment or the command line as a value.
+    /// Parses a text from the environment or the command line.
     pub(super) fn parse(self, word: &str) -> Result<toml::Value, String> {
         let wrong = || format!("{} is wanted, not {word:?}", self.wanted());
         match self {
@@ -39,9 +39,9 @@ impl Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shown {
     Plainly,
-    /// Never.
+    /// Never shown.
     Hidden,
-    /// A URL whose password is hidden.
+    /// Shown as a URL without its password.
     WithoutPassword,
 }
 
@@ -115,7 +115,7 @@ pub const KEYS: &[Key] = &[
     key("telemetry.service", Kind::Text, "OTEL_SERVICE_NAME"),
 ];
 
-/// By its name in the file.
+/// Finds a key by its name in the file.
 pub fn named(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
 }
@@ -124,7 +124,7 @@ pub(super) fn is_table(name: &str) -> bool {
     KEYS.iter().any(|key| key.name.split_once('.').is_some_and(|(table, _)| table == name))
 }
 
-/// The key, or table, that was probably meant: two letters off at most, or the right word in the wrong table.
+/// The key, or table, that was probably meant: at most two letters differ, or the right name is in the wrong table.
 pub(super) fn nearest(name: &str) -> Option<&'static str> {
     let plain = name.to_lowercase().replace('-', "_");
     let tables = KEYS.iter().filter_map(|key| key.name.split_once('.').map(|(table, _)| table));

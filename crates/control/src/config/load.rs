@@ -30,7 +30,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A flag that was given: the key it sets, its own name, its word.
+/// A flag that was given: the key it sets, its own name, its value.
 #[derive(Debug, Clone)]
 pub struct Flag {
     pub key: &'static str,
@@ -38,10 +38,10 @@ pub struct Flag {
     pub word: String,
 }
 
-/// Asks for a variable by its name.
+/// Reads a variable by its name.
 type Environment = dyn Fn(&str) -> Option<String>;
 
-/// What is to be laid over the defaults.
+/// The layers over the defaults.
 #[derive(Default)]
 pub struct Layers<'a> {
     pub file: Option<&'a Path>,
@@ -56,7 +56,7 @@ pub struct Loaded {
     origins: BTreeMap<&'static str, Origin>,
 }
 
-/// One effective value, fit to be shown.
+/// One effective value, safe to show.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Effective {
     pub key: &'static str,
@@ -66,7 +66,7 @@ pub struct Effective {
 }
 
 impl Loaded {
-    /// Lays the layers over `defaults`; all that is wrong in any of them.
+    /// Applies the layers to `defaults`. Returns all mistakes of all layers.
     pub fn new(defaults: Config, layers: Layers<'_>) -> Result<Loaded, Vec<Problem>> {
         let mut values = table_of(&defaults).map_err(|problem| vec![problem])?;
         let (mut origins, mut problems) = (BTreeMap::new(), Vec::new());
@@ -82,7 +82,7 @@ impl Loaded {
         }
         for Flag { key, flag, word } in &layers.flags {
             let Some(key) = named(key) else {
-                problems.push(Problem::of(flag, format!("sets {key}, which is no key")));
+                problems.push(Problem::of(flag, format!("sets {key}, which does not exist")));
                 continue;
             };
             take_word(key, flag, word, &mut values, &mut problems);
@@ -102,7 +102,7 @@ impl Loaded {
         self.origins.get(key).cloned().unwrap_or(Origin::Default)
     }
 
-    /// What counts, key by key; secrets hidden.
+    /// The effective values, key by key; secrets are hidden.
     pub fn effective(&self) -> Vec<Effective> {
         let values = table_of(&self.config).unwrap_or_default();
         let one = |key: &Key| Effective {
@@ -113,7 +113,7 @@ impl Loaded {
         KEYS.iter().map(one).collect()
     }
 
-    /// Values that are right each for itself and cannot be served together, with where they came from.
+    /// Values that do not go together, with where they came from.
     fn contradictions(&self) -> Vec<Problem> {
         let with_place = |mut problem: Problem| {
             match self.origin(&problem.key) {
@@ -140,7 +140,7 @@ fn take_file(
     };
     let (found, wrong) = look(&text);
     problems.extend(wrong);
-    // What is wrong was said; what is right counts all the same, so that later layers are looked at too.
+    // The mistakes are reported. The valid values still apply, so that later layers are checked too.
     let Ok(written) = text.parse::<toml::Table>() else { return };
     for (name, line) in found {
         if let Some(value) = find(&written, name) {
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(
             told(Loaded::new(Config::default(), layers).unwrap_err()),
             [
-                "line 1: listen: \"7070\" is no address with a port, such as 127.0.0.1:7070",
+                "line 1: listen: \"7070\" is not an address with a port, such as 127.0.0.1:7070",
                 "line 3: tls.certificate: needs tls.key as well",
                 "line 3: tls.certificate: needs tls.listen as well",
                 "line 5: archive.endpoint: needs archive.url as well",

@@ -1,19 +1,19 @@
-//! What a server cannot begin with, though each value alone is of the right kind.
+//! Values that are valid each, but do not go together.
 
 use super::{Config, Problem};
 use crate::sandbox::timers::LONGEST_SECONDS;
 
 impl Config {
-    /// All of it, by key. Empty where a server can begin.
+    /// All contradictions, by key. Empty where the server can start.
     pub fn contradictions(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut say = |key: &str, message: String| problems.push(Problem::of(key, message));
         let address = |text: &str| text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && is_port(port));
         if !address(&self.listen) {
-            say("listen", format!("{:?} is no address with a port, such as 127.0.0.1:7070", self.listen));
+            say("listen", format!("{:?} is not an address with a port, such as 127.0.0.1:7070", self.listen));
         }
         if let Some(listen) = self.tls.listen.as_deref().filter(|text| !address(text)) {
-            say("tls.listen", format!("{listen:?} is no address with a port, such as 127.0.0.1:7443"));
+            say("tls.listen", format!("{listen:?} is not an address with a port, such as 127.0.0.1:7443"));
         }
         let needs = |key: &str, other: &str| (key.to_owned(), format!("needs {other} as well"));
         let tls = &self.tls;
@@ -43,7 +43,7 @@ impl Config {
         ];
         for (key, url) in links {
             if let Some(url) = url.as_deref().filter(|url| !is_web(url)) {
-                say(key, format!("{url:?} is no http or https URL"));
+                say(key, format!("{url:?} is not an http or https URL"));
             }
         }
         if let Some(key) = &self.api_key
@@ -52,7 +52,7 @@ impl Config {
             say("api_key", "16 to 256 characters; `e2b_` and 40 hexadecimal digits suit every SDK".into());
         }
         if self.domain.is_empty() || self.domain.contains(['/', ' ']) {
-            say("domain", format!("{:?} is no host name", self.domain));
+            say("domain", format!("{:?} is not a host name", self.domain));
         }
         if self.capacity.launches == 0 {
             say("capacity.launches", "at least 1".into());

@@ -1,4 +1,4 @@
-//! One request, from its header to the last byte of its answer: it goes on for as long as its right does.
+//! One request, from its header to the last byte of its answer. It ends when its right ends.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -33,17 +33,17 @@ pub async fn attend(
         () = ended.cancelled() => None,
         answered = admission.clone().within(router.oneshot(request)) => Some(answered),
     };
-    // A door that was refused for want of room may have said so in its own words.
+    // A door may have answered the lack of room in its own format.
     let answered = answered.filter(|_| admission.why() != Some(Ended::Full));
     let Some(answered) = answered else { return refusal(&admission) };
     let response = answered.unwrap_or_else(|never| match never {});
     let is_upgrade = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-    // What has no length may take for ever.
+    // An answer without a length may take for ever.
     let goes_on = is_upgrade || response.body().size_hint().exact().is_none();
     if goes_on && admission.may_stream().is_err() {
         return refusal(&admission);
     }
-    // Who has shown nothing gives way, however slowly the answer is read.
+    // A connection without any right may be closed, however slowly its client reads.
     let busy = admission.is_somebodys().then_some(busy);
     if is_upgrade {
         tenant.moves_in(admission, busy, end);
@@ -60,7 +60,7 @@ pub async fn attend(
 fn refusal(admission: &Admission) -> Response {
     if let Some(message) = admission.full() {
         let mut response = ApiError(Error::Exhausted { message, retry_after: Duration::from_secs(1) }).into_response();
-        // The connection is needed elsewhere.
+        // The place is needed for another connection.
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         return response;
     }
@@ -73,12 +73,12 @@ fn refusal(admission: &Admission) -> Response {
     ApiError(error).into_response()
 }
 
-/// A body that breaks off when its right ends: the client sees that it is not whole.
+/// A body that breaks off when its right ends: the client sees that it is incomplete.
 struct WhileRight {
     body: Body,
     admission: Admission,
     _busy: Option<Busy>,
-    /// Whether it is counted among those that go on.
+    /// Whether it is counted among the streams.
     streams: bool,
     /// Made when there is something to wait for.
     ended: Option<Pin<Box<WaitForCancellationFutureOwned>>>,

@@ -1,8 +1,8 @@
 //! Who is connected, and who gives way when there are too many.
 //!
-//! Nobody can say who they are before they have spoken, so a full server cannot refuse newcomers: it would refuse its owner
-//! too. Instead those give way who hold a connection and do nothing with it: first who has asked for nothing yet, the
-//! oldest first, then who has had an answer and waits. Whoever asks at once is answered.
+//! A client proves who it is only with a request, so a full server cannot refuse new connections: it would refuse its
+//! owner too. Instead it closes idle connections: first those without any request yet, the oldest first, then those
+//! that wait after an answer. A client that sends a request at once is answered.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use super::line::End;
 use crate::right::budget::Budget;
 
-/// A newcomer has this long to speak before anybody may take its place.
+/// A new connection has this long to send a request before it may be closed.
 const MOMENT: Duration = Duration::from_millis(250);
-/// How many give way at once where the kernel has no descriptor left.
+/// How many are closed at once when the kernel has no descriptor left.
 const SOME: usize = 16;
 
 pub struct Crowd {
@@ -40,16 +40,16 @@ pub struct Place {
     at: Mutex<At>,
 }
 
-/// Where it stands, by its number in the list.
+/// Its number in the list.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum At {
     Fresh(u64),
     Idle(u64),
-    /// So many requests are under way.
+    /// How many requests are under way.
     Busy(usize),
 }
 
-/// A request under way: its connection gives way to nobody.
+/// A request under way: its connection is not closed for others.
 pub struct Busy(Arc<Place>);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -61,7 +61,7 @@ impl Crowd {
         Arc::new(Crowd { budget, there: Mutex::default() })
     }
 
-    /// A place for a newcomer; none where nobody can give way, or where its address has its maximum.
+    /// A place for a new connection; `None` where no connection can be closed, or where its address has its maximum.
     pub fn enter(self: &Arc<Self>, address: IpAddr, end: End) -> Option<Arc<Place>> {
         let address = self.budget.counted_for(address);
         let now = Instant::now();
@@ -86,7 +86,7 @@ impl Crowd {
         Some(Arc::new(Place { crowd: Arc::clone(self), address, end, at: Mutex::new(At::Fresh(number)) }))
     }
 
-    /// The kernel has no descriptor left: some give way at once.
+    /// Closes some connections at once, because the kernel has no descriptor left.
     pub fn make_room(&self) {
         let mut there = lock(&self.there);
         for _ in 0..SOME {

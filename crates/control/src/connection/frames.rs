@@ -1,17 +1,17 @@
-//! How much of a WebSocket message has come that is not whole yet, read off the frames' heads as they pass (RFC 6455, 5.2).
+//! Counts the bytes of an incomplete WebSocket message, from the frames' headers as they pass (RFC 6455, 5.2).
 //!
-//! Whoever puts messages together holds what has come of one until it is whole. Here is known how much that is and since
-//! when, without a look at what it says.
+//! The code that assembles messages keeps the parts of one until it is complete. This counts how many bytes that are
+//! and since when, without reading the content.
 
-/// Where in the stream of frames the next byte stands.
+/// The position in the stream of frames.
 #[derive(Debug, Default)]
 pub struct Frames {
     head: Vec<u8>,
-    /// The frame whose bytes come now.
+    /// The current frame.
     frame: Frame,
-    /// Bytes of the message that have come.
+    /// Bytes of the message so far.
     pending: u64,
-    /// Whether a message has begun and is not whole.
+    /// Whether a message has begun and is incomplete.
     in_message: bool,
 }
 
@@ -19,14 +19,14 @@ pub struct Frames {
 struct Frame {
     /// Bytes of its mask and payload that are still to come.
     left: u64,
-    /// A ping, a pong or a close: may stand between the parts of a message, and ends nothing.
+    /// A ping, a pong or a close: it may come between the parts of a message and does not end it.
     is_control: bool,
-    /// Whether its message is whole after it.
+    /// Whether it completes its message.
     is_last: bool,
 }
 
 impl Frames {
-    /// Takes note of what was read. Whether at least one message became whole by it.
+    /// Counts what was read. Returns whether it completed at least one message.
     pub fn pass(&mut self, mut bytes: &[u8]) -> bool {
         let mut whole = false;
         while let Some((first, rest)) = bytes.split_first() {
@@ -61,7 +61,7 @@ impl Frames {
     }
 }
 
-/// The frame that a head begins; nothing while the head is not whole.
+/// Parses a frame's header; `None` while the header is incomplete.
 fn parsed(head: &[u8]) -> Option<Frame> {
     let (first, second) = (*head.first()?, *head.get(1)?);
     let mask = if second & 0x80 == 0 { 0 } else { 4 };

@@ -1,7 +1,7 @@
-//! One TCP connection that can be ended from outside while hyper, TLS or a WebSocket's handler has it in hand.
+//! One TCP connection that can be closed from outside while hyper, TLS or a WebSocket's handler uses it.
 //!
-//! The socket is shared: whoever ends the connection shuts it down, and whoever reads or writes sees its end. No second
-//! descriptor is needed for that.
+//! The socket is shared: closing the connection shuts it down, and readers and writers see its end. This needs no
+//! second descriptor.
 
 use std::io;
 use std::pin::Pin;
@@ -21,18 +21,18 @@ pub struct Line {
     tenant: Tenant,
 }
 
-/// Whose connection it is, once it was upgraded: the admission lives as long as the connection.
+/// The admission of an upgraded connection: it lives as long as the connection.
 #[derive(Clone, Default)]
 pub struct Tenant(Arc<Upgraded>);
 
 #[derive(Default)]
 struct Upgraded {
-    /// Looked at with every read, so that a lock is only taken where there is something to take.
+    /// Checked with every read, so that the lock is taken only when needed.
     is_new: AtomicBool,
     whose: Mutex<Option<(Admission, Option<Busy>)>>,
 }
 
-/// Ends a connection that may be gone already.
+/// Closes a connection, if it still exists.
 #[derive(Clone)]
 pub struct End(Weak<TcpStream>);
 
@@ -45,7 +45,7 @@ impl Line {
         End(Arc::downgrade(&self.socket))
     }
 
-    /// The last word to somebody for whom there is no place; what the kernel does not take at once is not said.
+    /// The last answer to a client without a place; what the kernel does not accept at once is dropped.
     pub fn say_and_close(self, word: &[u8]) {
         let _said = self.socket.try_write(word);
     }
@@ -56,7 +56,7 @@ impl Line {
 }
 
 impl Tenant {
-    /// The connection is this request's own from now on, and ends with its right.
+    /// Gives the connection to this request; it ends with the request's right.
     pub fn moves_in(&self, admission: Admission, busy: Option<Busy>, end: End) {
         let cut: Cut = Box::new(move || end.now());
         admission.upgraded(cut);
@@ -64,7 +64,7 @@ impl Tenant {
         self.0.is_new.store(true, Ordering::Release);
     }
 
-    /// The account of whoever has just moved in, where messages are put together.
+    /// The account of the new owner, if the connection assembles messages.
     pub fn account(&self) -> Option<Unfinished> {
         if !self.0.is_new.swap(false, Ordering::AcqRel) {
             return None;
@@ -80,7 +80,7 @@ impl End {
         End(Weak::new())
     }
 
-    /// Nothing more comes or goes. What the kernel has already taken it still sends.
+    /// Stops reading and writing. The kernel still sends what it has.
     pub fn now(&self) {
         if let Some(socket) = self.0.upgrade() {
             // The other side may have closed it before.

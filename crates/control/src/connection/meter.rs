@@ -1,7 +1,7 @@
-//! What a client sends once its connection is a WebSocket of ours: a message that is not whole yet is counted for its
-//! organisation, and has a deadline.
+//! Limits what a client sends over a WebSocket: an incomplete message is counted for its organisation and has a
+//! deadline.
 //!
-//! It lies above TLS, where frames can be read.
+//! It is above TLS, where frames can be read.
 
 use std::io;
 use std::pin::Pin;
@@ -14,17 +14,17 @@ use super::frames::Frames;
 use super::line::Tenant;
 use crate::right::Unfinished;
 
-/// A message must be whole this long after its first byte.
+/// A message must be complete this long after its first byte.
 const MESSAGE: Duration = Duration::from_secs(60);
 
 pub struct Metered<S> {
     stream: S,
     tenant: Tenant,
-    /// Once messages are put together of what is read.
+    /// Set once the connection assembles messages.
     meter: Option<Meter>,
 }
 
-/// What of a message has come, and until when the rest must.
+/// How much of a message is there, and the deadline for the rest.
 struct Meter {
     frames: Frames,
     account: Unfinished,
@@ -38,7 +38,7 @@ impl<S> Metered<S> {
 }
 
 impl Meter {
-    /// Takes note of what was read; an error where there is too much of a message that is not whole.
+    /// Counts what was read; an error where an incomplete message is too large.
     fn pass(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.frames.pass(bytes) || !self.frames.is_unfinished() {
             self.deadline = None;
@@ -52,7 +52,7 @@ impl Meter {
         Err(io::Error::other("the organisation's unfinished messages are too large together"))
     }
 
-    /// Whether the time is over; wakes the task when it is.
+    /// Whether the deadline has passed; wakes the task when it does.
     fn is_late(&mut self, context: &mut Context<'_>) -> bool {
         self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(context).is_ready())
     }
@@ -119,12 +119,12 @@ mod tests {
         let (mut client, server) = tokio::io::duplex(1024);
         let mut server = Metered::new(server, tenant);
         let mut buffer = [0; 64];
-        // A whole one, and then nothing for an hour.
+        // A complete message, and then nothing for an hour.
         client.write_all(&[0x81, 0x80, 0, 0, 0, 0]).await.unwrap();
         assert_eq!(server.read(&mut buffer).await.unwrap(), 6);
         let silent = tokio::time::timeout(Duration::from_secs(3600), server.read(&mut buffer)).await;
         assert!(silent.is_err(), "an idle client may stay");
-        // Half a one.
+        // Half a message.
         client.write_all(&[0x81]).await.unwrap();
         assert_eq!(server.read(&mut buffer).await.unwrap(), 1);
         let begun = tokio::time::Instant::now();

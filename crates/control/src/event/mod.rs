@@ -1,6 +1,6 @@
-//! What happened, in order: for people, for followers, for webhooks and for the record.
+//! What happened, in order: for people, for followers and for webhooks.
 //!
-//! An event that tells of a change of state is written in the same transaction as the state.
+//! The event of a state change is written in the same transaction as the state.
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast;
@@ -57,10 +57,10 @@ pub struct NewEvent {
     pub data: serde_json::Value,
 }
 
-/// An event as it is told.
+/// An event as callers see it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Event {
-    /// Rises; the place to go on from.
+    /// A rising number; a follower continues after the last one it saw.
     pub seq: i64,
     pub organisation: String,
     pub sandbox: Option<String>,
@@ -84,14 +84,14 @@ pub struct EventFilter {
     pub before: Option<Timestamp>,
 }
 
-/// A state that was just written by this server, transitions too: for doors with live clients.
+/// A state that this server has just written, transitions included: for doors with live clients.
 #[derive(Debug, Clone)]
 pub struct Changed {
     pub from: State,
     pub sandbox: Sandbox,
 }
 
-/// Tells those who listen in this process.
+/// Informs listeners in this process.
 pub struct Bus {
     changes: broadcast::Sender<Changed>,
 }
@@ -120,7 +120,7 @@ impl App {
         }
     }
 
-    /// Changes of state from now on, of all organisations: the door filters. A listener that lags loses the oldest.
+    /// State changes from now on, of all organisations: the door filters. A listener that lags loses the oldest.
     pub fn changes(&self) -> broadcast::Receiver<Changed> {
         self.bus().changes.subscribe()
     }

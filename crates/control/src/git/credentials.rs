@@ -1,4 +1,4 @@
-//! Credentials on their way to git: how they are bound to one host and handed over.
+//! Credentials for git: bound to one host, and handed over safely.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ impl fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// A token alone is common; hosts take any name beside it. Neither at all is `None`.
+    /// A token alone is common; hosts accept any name with it. `None` without both.
     pub fn new(username: Option<String>, password: Option<String>) -> Result<Option<Self>, GitError> {
         let given = |text: Option<String>| text.filter(|text| !text.is_empty());
         let (username, password) = match (given(username), given(password)) {
@@ -35,17 +35,17 @@ impl Credentials {
         Ok(Some(Credentials { username, password }))
     }
 
-    /// In the words of git's credential protocol.
+    /// In the format of git's credential protocol.
     pub(super) fn spoken(&self) -> Vec<u8> {
         format!("username={}\npassword={}\n", self.username, self.password).into_bytes()
     }
 
-    /// The text without the password, for an error that a careless server or hook may have put it in.
+    /// Removes the password from a text: a careless server or hook may have put it into an error.
     pub(super) fn redact(&self, text: &str) -> String {
         text.replace(&self.password, "***")
     }
 
-    /// Takes name and password out of a URL, where they would be kept in the clone's configuration.
+    /// Removes name and password from a URL; otherwise the clone's configuration would keep them.
     pub(super) fn out_of_url(url: &str) -> Result<(String, Option<Self>), GitError> {
         let Some((scheme, rest)) = url.split_once("://") else { return Ok((url.to_owned(), None)) };
         if scheme != "http" && scheme != "https" {
@@ -70,7 +70,7 @@ impl Credentials {
         })?;
         Ok(vec![
             "-c".into(),
-            // An empty value forgets every helper that the sandbox's own configuration named.
+            // An empty value clears every helper of the sandbox's own configuration.
             "credential.helper=".into(),
             "-c".into(),
             format!("credential.{place}.helper=!f() {{ if test \"$1\" = get; then cat <&3; fi; }}; f"),

@@ -1,13 +1,13 @@
-//! Git's complaints as kinds that a door can map.
+//! Git's errors as kinds that a door can map.
 //!
-//! Git tells its reasons in English sentences and its exit status is nearly always 128 or 1, so the sentences are
-//! matched here, in one table, with `LC_ALL=C` set. What matches nothing keeps git's own words.
+//! Git reports reasons as English sentences, and its exit status is nearly always 128 or 1. So this table matches the
+//! sentences, with `LC_ALL=C` set. A sentence that matches nothing is passed on.
 
 use crate::guest::GuestError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum GitError {
-    /// Refused before git was asked.
+    /// Refused before git ran.
     #[error("{0}")]
     Invalid(String),
     #[error("the sandbox's template has no git program")]
@@ -20,13 +20,13 @@ pub enum GitError {
     BranchNotFound(String),
     #[error("{0}")]
     BranchExists(String),
-    /// A clone into a folder that holds something already.
+    /// A clone into a folder that is not empty.
     #[error("{0}")]
     PathTaken(String),
     /// The remote has commits that the sandbox has not.
     #[error("{0}")]
     PushRejected(String),
-    /// The remote's own rules said no.
+    /// The remote's own rules refused it.
     #[error("{0}")]
     RemoteRejected(String),
     #[error("{0}")]
@@ -49,7 +49,7 @@ pub enum GitError {
     Guest(#[from] GuestError),
 }
 
-/// For the native API, whose statuses are its own: git's sentence goes with it.
+/// For the native API: its own status, with git's sentence.
 impl From<GitError> for crate::Error {
     fn from(error: GitError) -> Self {
         use crate::Error;
@@ -68,7 +68,7 @@ impl From<GitError> for crate::Error {
             GitError::Invalid(_)
             | GitError::RepositoryNotFound(_)
             | GitError::BranchNotFound(_)
-            // The remote is the caller's choice: that nobody answers there is no fault of this server's.
+            // The caller chose the remote: when it does not answer, that is not an error of this server.
             | GitError::TransportFailed(_)
             | GitError::TooLong { .. }
             | GitError::Failed(_) => Error::invalid("git", message),
@@ -130,7 +130,7 @@ impl GitError {
         if stderr.contains("a branch named") && stderr.contains("already exists") {
             return GitError::BranchExists(said);
         }
-        // `branch 'x' not found.` and, before git 2.43, `branch 'x' not found`; the path of a clone stands between too.
+        // `branch 'x' not found.` and, before git 2.43, `branch 'x' not found`; the path of a clone may be between.
         if stderr.contains("error: branch '") && stderr.contains("not found") {
             return GitError::BranchNotFound(said);
         }

@@ -1,4 +1,4 @@
-//! What was done: commits, and what differs between two points.
+//! Commits, and differences between two points.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -17,13 +17,13 @@ pub struct Commit {
     pub message: String,
 }
 
-/// Between what a diff is made.
+/// The two sides of a diff.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum DiffRange {
     /// What is not staged yet.
     #[default]
     Worktree,
-    /// What the next commit would hold.
+    /// What the next commit would contain.
     Staged,
     /// From a commit to the work tree.
     Since(String),
@@ -72,7 +72,7 @@ impl Git {
 }
 
 fn diff_call(repository: &str, range: &DiffRange, how: &[&str], paths: &[String]) -> Result<Call<'static>, GitError> {
-    // The repository's own idea of a diff program would run, and print anything.
+    // Otherwise the repository's configured diff program would run and could print anything.
     let call = Call::at(repository, "diff")
         .with(["--no-color", "--no-ext-diff", "--no-textconv", "--no-renames"])
         .with(how.iter().copied());

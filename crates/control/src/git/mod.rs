@@ -1,8 +1,8 @@
 //! Git as typed calls.
 //!
-//! A door asks for a clone or a status and gets data or an error it can match on; nobody outside reads git's text. The
-//! work is done by the `git` program of the sandbox's own template, started through the guest as the sandbox's user, so
-//! that what git does has exactly the rights of what the sandbox's code does.
+//! A door asks for a clone or a status and gets data, or an error that it can match on; only this module parses git's
+//! text. The `git` program of the sandbox's own template does the work. The guest starts it as the sandbox's user, so
+//! git has exactly the rights of the sandbox's code.
 //!
 //! ```text
 //!   Git::push(credentials) ──▶ guest: sh -c 'exec 3<&0 </dev/null; exec git -c credential.…helper=… push …'
@@ -10,16 +10,14 @@
 //!            └── username, password over the pipe ────┘  fd 3: read once, by the helper, for one host
 //! ```
 //!
-//! # Credentials, and what remains
-//! A username and password go down the standard input of the process that we start and nowhere else: no argument, no
-//! environment variable, no URL, no file, no log. The sandbox's own credential helpers are switched off for the call,
-//! because git would tell them the password to store it. Ours answers once and only for the scheme and host that the
-//! call is about, so a redirect or a submodule elsewhere gets nothing.
+//! # Credentials, and what remains A username and password go down the standard input of the process that we start and
+//! nowhere else: no argument, no environment variable, no URL, no file, no log. The sandbox's own credential helpers
+//! are switched off for the call, because git would give them the password to store. Ours answers once and only for the
+//! scheme and host that the call is about, so a redirect or a submodule elsewhere gets nothing.
 //!
-//! What cannot be had this way: git needs the password in its memory, and git is the sandbox's. Code that already runs
-//! there as the same user at that moment can read the pipe before git does, trace git, or be what answers to the name
-//! `git`; a repository's own hooks run as part of the call. Whoever runs code they do not trust should hand in a
-//! short-lived token that is good for one repository.
+//! What this cannot protect: git needs the password in its memory, and git runs in the sandbox. Code that already runs
+//! there as the same user can read the pipe before git does, trace git, or replace `git`; a repository's own hooks run
+//! as part of the call. Callers who run code that they do not trust should use a short-lived token for one repository.
 //!
 //! # Layout
 //! * [`run`]: one git process: its arguments, input, credentials, limits
@@ -59,8 +57,8 @@ impl Git {
     }
 }
 
-/// A branch, tag, commit or remote that a caller named. What begins with a dash would be read as an option, and what
-/// git could never have made is refused before git is asked.
+/// A branch, tag, commit or remote that a caller named. Git would read a name that begins with a dash as an option.
+/// Names that git never makes are refused before git runs.
 fn revision(kind: &'static str, name: &str) -> Result<String, GitError> {
     let refused = name.is_empty() || name.starts_with('-') || name.bytes().any(|b| b <= b' ' || b == 0x7f);
     if refused {

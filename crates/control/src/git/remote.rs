@@ -1,4 +1,4 @@
-//! What talks to other machines: clone, push, pull, and the names of remotes.
+//! Calls that talk to other machines: clone, push, pull; and the names of remotes.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -8,13 +8,13 @@ use super::{Credentials, Git, GitError, revision};
 
 #[derive(Debug, Clone, Default)]
 pub struct Cloning {
-    /// A name and password in it are taken out and used as `credentials`.
+    /// A name and password in the URL are removed from it and used as `credentials`.
     pub url: String,
     pub path: String,
     pub branch: Option<String>,
     /// Checked out after the clone, on a detached head.
     pub commit: Option<String>,
-    /// Only so many commits deep.
+    /// How many commits to fetch.
     pub depth: Option<u32>,
     pub credentials: Option<Credentials>,
     pub tls: Tls,
@@ -24,18 +24,18 @@ pub struct Cloning {
 pub enum Tls {
     #[default]
     Verified,
-    /// For a server with a certificate nobody vouches for.
+    /// For a server with an untrusted certificate.
     Unverified,
 }
 
 #[derive(Debug, Clone, Default)]
 pub struct Push {
     pub repository: String,
-    /// The branch's own remote where absent, else `origin`.
+    /// Where absent: the branch's own remote, or `origin`.
     pub remote: Option<String>,
-    /// The one checked out where absent.
+    /// Where absent: the branch that is checked out.
     pub branch: Option<String>,
-    /// Remember the remote's branch as this one's upstream.
+    /// Sets the remote's branch as the upstream.
     pub set_upstream: bool,
     pub credentials: Option<Credentials>,
 }
@@ -79,7 +79,7 @@ impl Git {
         }
     }
 
-    /// A commit that a shallow or single-branch clone did not bring is fetched by its name.
+    /// Fetches a commit by its hash if a shallow or single-branch clone did not bring it.
     async fn checkout_commit(
         &self,
         repository: &str,
@@ -115,7 +115,7 @@ impl Git {
         Ok(())
     }
 
-    /// Fetches and merges; a merge that cannot be made is left for the caller to resolve.
+    /// Fetches and merges; the caller resolves a conflict.
     pub async fn pull(&self, wanted: Pull) -> Result<(), GitError> {
         let current = self.current_branch(&wanted.repository).await?;
         let remote =
@@ -123,7 +123,7 @@ impl Git {
         let url = self.remote_url(&wanted.repository, &remote, &[]).await?;
         let call = Call::at(&wanted.repository, "pull").remote(&url, wanted.credentials.as_ref())?;
         let mut call = call.with(["--no-rebase", "--no-edit"]).with([remote]);
-        // Without an upstream the remote's branch of the same name is meant.
+        // Without an upstream: the remote's branch of the same name.
         let branch = match (&wanted.branch, current) {
             (Some(branch), _) => Some(revision("branch", branch)?),
             (None, Some(current)) if !self.has_upstream(&wanted.repository, &current).await? => Some(current),

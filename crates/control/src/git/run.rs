@@ -9,17 +9,17 @@ use cove_protocol::{Event, FailureKind, Request};
 use super::{Credentials, Git, GitError};
 use crate::guest::{GuestError, Item};
 
-/// What git may print before it is stopped: the sandbox decides how much that is, the host how much it holds.
+/// How much git may print before it is stopped: the sandbox decides how much it prints, the host how much it keeps.
 pub(super) const MOST_OUTPUT: usize = 16 << 20;
 const MOST_COMPLAINT: usize = 64 << 10;
 
 const LOCAL: Duration = Duration::from_secs(60);
 const REMOTE: Duration = Duration::from_secs(15 * 60);
 
-/// Moves our end of the pipe to descriptor 3, where the credential helper looks, and leaves git an empty input.
+/// Moves our end of the pipe to descriptor 3, where the credential helper reads, and gives git an empty input.
 const WITH_CREDENTIALS: &str = "exec 3<&0 </dev/null; exec git \"$@\"";
 
-/// A git command in the making.
+/// A git command that is being built.
 pub(super) struct Call<'a> {
     /// For messages: `push`.
     name: &'static str,
@@ -85,7 +85,7 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Talks to `url`, which gets the credentials if it asks.
+    /// The command talks to `url`, which gets the credentials if it asks.
     pub fn remote(mut self, url: &str, credentials: Option<&'a Credentials>) -> Result<Self, GitError> {
         self.within = REMOTE;
         if credentials.is_some() {
@@ -104,7 +104,7 @@ impl<'a> Call<'a> {
         argv.extend(self.arguments.iter().cloned());
         let mut spec = Spec::new(Command::Argv(argv));
         spec.env = self.env.clone();
-        // Ask nobody: no terminal, no askpass program of the sandbox's configuration.
+        // Git must not prompt: no terminal, no askpass program of the sandbox's configuration.
         for (name, value) in [("LC_ALL", "C"), ("GIT_TERMINAL_PROMPT", "0"), ("GIT_ASKPASS", ""), ("GIT_PAGER", "cat")]
         {
             spec.env.insert(name.into(), value.into());
@@ -135,7 +135,7 @@ impl Git {
         let (_, operation) = self.guest.open(&Request::Start(spec)).await.map_err(no_git)?;
         let (mut from, mut to) = operation.split();
         let input = call.credentials.map_or(call.input, Credentials::spoken);
-        // Git may end without reading its input: then the write fails and the exit tells why.
+        // Git may end without reading its input: then the write fails, and the exit status gives the reason.
         let feed = async {
             if !input.is_empty() {
                 to.stdin(&input).await?;
@@ -153,7 +153,7 @@ impl Git {
                     Item::Stdout(bytes) => output.stdout.extend(bytes),
                     Item::Stderr(bytes) => {
                         stderr.extend(bytes);
-                        // The reason stands at the end, after any amount of progress.
+                        // The reason is at the end, after any amount of progress.
                         let surplus = stderr.len().saturating_sub(MOST_COMPLAINT);
                         stderr.drain(..surplus);
                     }

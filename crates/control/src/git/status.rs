@@ -1,4 +1,4 @@
-//! What is changed in a work tree: `git status --porcelain=v2`, read.
+//! What changed in a work tree: parses `git status --porcelain=v2`.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -126,7 +126,7 @@ fn header(status: &mut Status, line: &str) {
     }
 }
 
-/// `XY` and then `skip` fields before the path, which may hold spaces.
+/// `XY` and then `skip` fields before the path, which may contain spaces.
 fn file(record: &str, skip: usize, from: Option<&str>) -> Option<FileStatus> {
     let mut fields = record.splitn(skip + 1, ' ');
     let letters = fields.next()?.as_bytes();

@@ -1,4 +1,4 @@
-//! What changes the work tree, the index and the configuration.
+//! Calls that change the work tree, the index and the configuration.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -31,7 +31,7 @@ pub struct Reset {
     pub repository: String,
     pub mode: ResetMode,
     pub target: Option<String>,
-    /// Only these are unstaged; the mode then says nothing.
+    /// Only these paths are unstaged; the mode is then ignored.
     pub files: Vec<String>,
 }
 
@@ -96,7 +96,7 @@ impl Git {
         Ok(())
     }
 
-    /// Also what was deleted; `.` is everything.
+    /// Stages deletions too; `.` is everything.
     pub async fn add(&self, repository: &str, files: &[String]) -> Result<(), GitError> {
         if files.is_empty() {
             return Err(GitError::Invalid("no files to add were named; \".\" is everything".into()));
@@ -105,7 +105,7 @@ impl Git {
         Ok(())
     }
 
-    /// What is staged, by this author; answers the commit's hash.
+    /// Commits what is staged, by this author. Returns the commit's hash.
     pub async fn commit(&self, wanted: NewCommit) -> Result<String, GitError> {
         if wanted.message.trim().is_empty() {
             return Err(GitError::Invalid("a commit needs a message".into()));
@@ -168,8 +168,8 @@ impl Git {
         Ok(())
     }
 
-    /// Hands credentials to git's own cache inside the sandbox, which keeps them in memory for a day: for those who
-    /// want plain `git push` to work in a shell there. They are the sandbox's from then on.
+    /// Hands credentials to git's own cache inside the sandbox, which keeps them in memory for a day: for callers that
+    /// want plain `git push` to work in a shell there. From then on the sandbox's code can use them.
     pub async fn lend_credentials(&self, place: &str, credentials: &Credentials) -> Result<(), GitError> {
         let Some((protocol, host)) = place.split_once("://") else {
             return Err(GitError::Invalid(format!("{place:?} is not a scheme and a host")));

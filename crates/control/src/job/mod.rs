@@ -1,7 +1,7 @@
 //! Background work that outlives the server: a table, a lease, retries with growing pauses.
 //!
 //! A job is idempotent and named by its kind; `unique_key` keeps a second one from being queued while the first is not
-//! done. A worker that dies loses its lease and another takes over.
+//! done. When a worker dies, its lease runs out and another worker takes the job.
 
 pub mod run;
 
@@ -15,7 +15,7 @@ pub enum JobState {
     Queued,
     Running,
     Done,
-    /// Tried too often.
+    /// Failed too often and was given up.
     Failed,
 }
 
@@ -36,27 +36,28 @@ impl JobState {
     }
 }
 
-/// What is taken out of the queue together. How many deliveries there are, and how long each takes, is up to tenants and their
-/// receivers: what keeps sandboxes in order does not stand in line behind them.
+/// A separate line of the queue. Tenants and their receivers decide how many deliveries there are and how long each
+/// takes, so work on sandboxes does not wait behind them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Line {
     Upkeep,
     Deliveries,
 }
 
-/// The kind of job that is in the line of deliveries.
+/// The kind of job in the line of deliveries.
 pub const DELIVERY: &str = "webhook.deliver";
 
-/// Deliveries of one organisation that a server makes at one time. The rest of its places are for others.
+/// The most deliveries that a server makes for one organisation at one time. The other places are for other
+/// organisations.
 pub const SHARE: u32 = 64;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewJob {
     pub kind: String,
-    /// The thing that it is about.
+    /// The object that the job is about.
     pub subject: String,
     pub organisation: String,
-    /// Only there, where the thing is bound to a machine.
+    /// The server that must do the job, if the object is bound to a machine.
     pub server: Option<String>,
     pub unique_key: Option<String>,
     pub run_at: Timestamp,

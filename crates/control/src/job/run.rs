@@ -1,4 +1,4 @@
-//! The loops: what goes on without anybody asking.
+//! The background loops.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,26 +13,26 @@ use crate::sandbox::work::{self, Verdict};
 use crate::sandbox::{Sandbox, State};
 use crate::{App, Error, random};
 
-/// How often timers and jobs are looked at when nothing wakes the loop.
+/// How often the loop checks timers and jobs when nothing wakes it.
 const TICK: Duration = Duration::from_millis(250);
 /// How often activity is written.
 const FLUSH: Duration = Duration::from_secs(2);
 const WEBHOOKS: Duration = Duration::from_millis(500);
 const HOUSEKEEPING: Duration = Duration::from_secs(30);
-/// Events and finished jobs are kept for so long.
+/// How long events and finished jobs are kept.
 const KEEP_EVENTS_MS: i64 = 30 * 24 * 3_600_000;
 const KEEP_JOBS_MS: i64 = 24 * 3_600_000;
-/// A job whose worker was not heard of for this long is another's. Renewed while the worker lives.
+/// How long a lease lasts. The worker renews it while it lives.
 const LEASE_MS: i64 = 60_000;
 const RENEW: Duration = Duration::from_secs(15);
-/// A job that fails this often is given up, but for a destroy: what nobody removes stays for ever.
+/// A job that fails this often is given up. A destroy never is: the sandbox would stay for ever.
 const ATTEMPTS: i64 = 12;
 const DESTROY: &str = "sandbox.destroy";
 /// How often storage is looked at for the log.
 const STORAGE: Duration = Duration::from_secs(2);
 /// Jobs taken at one time.
 const AT_ONCE: usize = 32;
-/// Deliveries under way at one time: a receiver may keep each waiting.
+/// The most deliveries at one time: a receiver may keep each one waiting.
 pub(crate) const DELIVERIES: usize = 256;
 
 impl App {
@@ -46,7 +46,7 @@ impl App {
                 loop {
                     tokio::select! {
                         () = ending.cancelled() => return,
-                        // Each for itself: one whose sandbox somebody works on does not keep the others.
+                        // Each in its own task: a job that waits for its sandbox's lock does not delay the others.
                         departure = provider.departure() => {
                             let note = app.clone();
                             app.tasks().spawn(async move { note.departed(&departure.id, &departure.ended).await });
@@ -89,7 +89,7 @@ impl App {
         });
     }
 
-    /// One round: timers that are due become jobs, jobs that are due are done.
+    /// One round: turns due timers into jobs and does the due jobs.
     pub async fn work(&self) -> Result<(), Error> {
         self.queue_due_timers().await?;
         self.fill_pools().await?;
@@ -116,7 +116,8 @@ impl App {
         self.store().claim_jobs(self.server(), line, self.now().as_millisecond(), LEASE_MS, most as u32).await
     }
 
-    /// What this server was at when it died: nobody else is, so it need not wait for the lease.
+    /// Takes the jobs that this server was doing when it died. Nobody else does them, so it does not wait for the
+    /// lease.
     pub async fn take_up_jobs(&self) -> Result<u64, Error> {
         let now = self.now().as_millisecond();
         self.store().release_jobs(self.server(), now, "the server ended in the middle of it").await
@@ -168,7 +169,7 @@ impl App {
                         payload: serde_json::Value::Null,
                     })
                     .await?;
-                    // The job decides; until it has, the row need not be looked at again.
+                    // The job decides; until it has, the row is not checked again.
                     self.store().put_off(&sandbox.id, Some(now.as_millisecond() + 30_000)).await?;
                 }
                 next => self.store().put_off(&sandbox.id, next.map(|(at, _)| at.as_millisecond())).await?,
@@ -236,7 +237,7 @@ impl App {
         }
     }
 
-    /// Looks again with the lock's certainty, then acts.
+    /// Checks again while it holds the lock, then acts.
     async fn timer_went_off(&self, id: &SandboxId) -> Result<(), Error> {
         self.flush_activity().await?;
         let Some(sandbox) = self.store().sandbox_by_id(id).await? else { return Ok(()) };
@@ -261,7 +262,7 @@ impl App {
         }
         let (event, cause) = verdict(&sandbox, timer, now);
         let pauses = self.provider(&sandbox.provider).is_ok_and(|provider| provider.capabilities().pause);
-        // Where nothing can pause, as without root, its files are kept all the same.
+        // Where the host cannot pause (as without root), the sandbox is stopped and its files are kept.
         let event = if event == Event::Pause && !pauses { Event::Stop } else { event };
         match self.change_state(id, event, cause).await {
             Ok(_) | Err(Error::NotFound { .. }) => Ok(()),

@@ -1,5 +1,5 @@
-//! Keys and quotas that were looked up a moment ago: a request must not cost a read for each. A revocation on this
-//! server counts at once; another server forgets what it has here at its next look (`right`), within [`FOR`] at the latest.
+//! Caches keys and quotas, so that a request does not read the store for each. A revocation on this server applies at
+//! once; another server drops its cached copy at its next check (`right`), within [`FOR`] at the latest.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{Key, Quota};
 use crate::clock::Timestamp;
 
-/// How long, in milliseconds.
+/// How long an entry is valid, in milliseconds.
 const FOR: i64 = 3_000;
-/// Never more than this many.
+/// The most entries.
 const MOST: usize = 10_000;
 
 #[derive(Default)]
 pub struct KeyCache {
     keys: Mutex<HashMap<String, (Timestamp, Key)>>,
     quotas: Mutex<HashMap<String, (Timestamp, Quota)>>,
-    /// Rises whenever all is forgotten.
+    /// Rises whenever the cache is cleared.
     generation: AtomicU64,
 }
 
@@ -35,8 +35,8 @@ impl KeyCache {
         self.generation.load(Ordering::SeqCst)
     }
 
-    /// Remembers what was read from the store after `generation` was asked for. What was read before something changed
-    /// may be wrong now, and is not kept.
+    /// Stores what was read from the store after `generation` was read. If something changed in between, the entry may
+    /// be wrong and is not kept.
     pub fn put(&self, hash: String, key: Key, generation: u64, now: Timestamp) {
         let mut keys = self.keys.lock().expect("no panic while held");
         if generation != self.generation() {
@@ -61,7 +61,7 @@ impl KeyCache {
         quotas.insert(organisation.to_owned(), (now, quota));
     }
 
-    /// Something changed: look again.
+    /// Clears the cache, because something changed.
     pub fn forget(&self) {
         let mut keys = self.keys.lock().expect("no panic while held");
         self.generation.fetch_add(1, Ordering::SeqCst);

@@ -1,19 +1,18 @@
-//! The key of the configuration, and what becomes of it when the configuration names another.
+//! The key of the configuration, and what happens when the configuration names another one.
 //!
-//! A key's row knows which servers are configured with it. A server that begins with another key revokes the one that it had
-//! before: who rotates a key wants the old one dead. Keys that were made through the API are nobody's configuration and
-//! stay.
+//! A key's row lists the servers that are configured with it. A server that starts with another key revokes the
+//! previous one: that is how an operator rotates the key. Keys that were made through the API are not affected.
 
 use super::{Key, Scope, hash};
 use crate::app::FIRST_ORGANISATION;
 use crate::store::Dialect;
 use crate::{App, Error};
 
-/// The name that such keys bear.
+/// The name of such keys.
 const NAME: &str = "first";
 
 impl App {
-    /// Makes the configured key good and revokes the one that this server was configured with before.
+    /// Makes the configured key valid and revokes the one that this server was configured with before.
     pub(crate) async fn configure_key(&self, secret: &str) -> Result<(), Error> {
         let current = hash(secret);
         let mut key = match self.store().key_by_hash(&current).await? {
@@ -50,7 +49,7 @@ impl App {
         if !key.configured_by.is_empty() || key.name != NAME || key.scope != Scope::Operator {
             return Ok(key.configured_by.contains(us));
         }
-        // From before servers noted it: whatever the API makes has an entry in the audit log.
+        // The row is older than the list of servers. A key that the API made has an entry in the audit log.
         if self.store().is_audited("key.create", &key.id).await? {
             return Ok(false);
         }

@@ -16,7 +16,7 @@ pub struct NewKey {
 }
 
 impl App {
-    /// The key and its secret, which is told this once.
+    /// The key and its secret, which is shown only once.
     pub async fn create_key(&self, caller: &Caller, new: NewKey) -> Result<(Key, String), Error> {
         caller.require(Scope::Admin)?;
         caller.require(new.scope)?;
@@ -73,7 +73,7 @@ impl App {
         let revoked = self.store().revoke_key(&caller.organisation, id, self.now().as_millisecond()).await?;
         self.key_cache().forget();
         self.audit(caller, "key.revoke", id).await?;
-        // Last: the key may be the caller's own.
+        // This comes last: the key may be the caller's own.
         self.rights().end(&Right::Key(id.to_owned()));
         if revoked { Ok(()) } else { Err(Error::not_found("key", id)) }
     }
@@ -98,7 +98,8 @@ impl App {
         Ok(organisation)
     }
 
-    /// The organisation and what its keys opened end at once. One that has sandboxes is refused: they would be nobody's.
+    /// Deletes an organisation. Its keys, and the streams they opened, end at once. An organisation that still has
+    /// sandboxes is refused.
     pub async fn delete_organisation(&self, caller: &Caller, id: &str) -> Result<(), Error> {
         caller.require(Scope::Operator)?;
         self.organisation(caller, id).await?;

@@ -1,6 +1,6 @@
-//! Who may do what: organisations, API keys, and the caller that a key makes.
+//! Who may do what: organisations, API keys, and the caller that a key identifies.
 //!
-//! A key's secret is shown once; the store has its SHA-256. A secret is 160 random bits, so a plain hash is enough.
+//! A key's secret is shown once; the store keeps its SHA-256. A secret is 160 random bits, so a plain hash is enough.
 
 pub mod cache;
 mod configured;
@@ -13,11 +13,11 @@ use sha2::{Digest, Sha256};
 use crate::clock::Timestamp;
 use crate::{App, Error, right};
 
-/// What a key may do; each holds those before it.
+/// What a key may do; each scope includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// Look.
+    /// Read.
     Read,
     /// Make, use and destroy sandboxes.
     Write,
@@ -34,7 +34,7 @@ pub struct Key {
     pub organisation: String,
     pub name: String,
     pub scope: Scope,
-    /// The secret's first letters, to tell keys apart.
+    /// The first letters of the secret, so that people can distinguish keys.
     pub prefix: String,
     pub created_at: Timestamp,
     pub expires_at: Option<Timestamp>,
@@ -45,7 +45,7 @@ pub struct Key {
     /// The servers whose configuration names this key; none for a key that was made through the API.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub configured_by: Vec<String>,
-    /// Revoked because a configuration names another one now, not because somebody asked for it.
+    /// Revoked because a configuration names another key now, not by a request.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub replaced: bool,
 }
@@ -78,7 +78,7 @@ pub struct Quota {
     pub running_sandboxes: u64,
     /// Sandboxes in all, archived ones too.
     pub sandboxes: u64,
-    /// Requests a second that a key may make for long; bursts may be ten times that.
+    /// Requests a second that a key may make on average; bursts may be ten times that.
     #[schema(minimum = 1, maximum = 1000000)]
     pub requests_per_second: u32,
     /// Requests a second of all the organisation's keys together; four times a key's where absent.
@@ -87,7 +87,7 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// Refuses numbers that no organisation can be held to.
+    /// Refuses numbers that cannot be enforced.
     pub fn check(&self) -> Result<(), Error> {
         if !(self.cpus_per_sandbox.is_finite() && self.cpus_per_sandbox >= 0.01) {
             return Err(Error::invalid("cpus_per_sandbox", "at least 0.01"));
@@ -149,7 +149,7 @@ impl Default for Quota {
     }
 }
 
-/// Somebody whose key was checked.
+/// Whoever made the request; the key was checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Caller {
     pub organisation: String,
@@ -191,7 +191,8 @@ impl App {
                 return Err(unknown());
             }
             right::hold_key(&key.id, &key.organisation, key.expires_at)?;
-            // Whoever revokes forgets first and then ends what is held: one of the two sees the other.
+            // A revocation first clears the cache and then ends rights that are held, so either this check or the
+            // revocation sees the other.
             if self.key_cache().generation() == generation {
                 return Ok(Caller { organisation: key.organisation, key: key.id, scopes: vec![key.scope] });
             }

@@ -1,8 +1,8 @@
 //! The other servers of the same store.
 //!
-//! A sandbox of the local engine can be acted on by one server alone: the one on its machine, whose id its row bears.
-//! Every server writes a sign of life with its address; a request that comes to another is sent on by the door
-//! (`door/peer.rs`). What is in the store any server can tell.
+//! Only the server on its machine can act on a sandbox of the local engine; the sandbox's row has that server's id.
+//! Every server writes a sign of life with its address. A request that reaches another server is sent on by the door
+//! (`door/peer.rs`). Any server can answer from the store.
 
 pub(crate) mod proof;
 pub(crate) mod trust;
@@ -14,15 +14,15 @@ use crate::sandbox::Sandbox;
 use crate::store::Dialect;
 use crate::{App, Error};
 
-/// How often a server says that it lives.
+/// How often a server writes its sign of life.
 pub(crate) const EVERY: Duration = Duration::from_secs(5);
-/// One that was not heard of for this long is down.
+/// A server without a sign of life for this long is down.
 const SILENT_MS: i64 = 20_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     pub id: String,
-    /// Where other servers reach it, where it has told.
+    /// Where other servers reach it, if it has published that.
     pub url: Option<String>,
     pub seen_at: Timestamp,
 }
@@ -37,7 +37,7 @@ impl App {
         self.store().note_server(self.server(), self.peer_url(), self.now().as_millisecond()).await
     }
 
-    /// What dead servers were at and any can do is done by others; they need not wait for the lease.
+    /// Takes jobs of dead servers that any server can do, without waiting for the lease.
     pub(crate) async fn take_over(&self) -> Result<(), Error> {
         if !self.shares_its_store() {
             return Ok(());
@@ -50,12 +50,12 @@ impl App {
         Ok(())
     }
 
-    /// Whether a sandbox can be acted on from here.
+    /// Whether this server can act on a sandbox.
     pub(crate) fn is_here(&self, sandbox: &Sandbox) -> bool {
         sandbox.server == self.server() || !self.is_bound_to_host(&sandbox.provider)
     }
 
-    /// The server that a sandbox is on, if that is another and it lives.
+    /// The server that has the sandbox, if that is another one and it is alive.
     pub(crate) async fn owner_elsewhere(&self, sandbox: &Sandbox) -> Result<Option<Peer>, Error> {
         if self.is_here(sandbox) {
             return Ok(None);
@@ -68,17 +68,17 @@ impl App {
         self.now().as_millisecond() - peer.seen_at.as_millisecond() < SILENT_MS
     }
 
-    /// Says no to what only another server can do, with the way there.
+    /// Refuses what only another server can do, and names that server.
     pub(crate) async fn check_here(&self, sandbox: &Sandbox) -> Result<(), Error> {
         if self.is_here(sandbox) {
             return Ok(());
         }
         let (id, server) = (sandbox.id.to_string(), sandbox.server.clone());
         let advice = match self.store().peer(&server).await? {
-            // Where it is, in the network of the servers, is not for callers.
+            // Its address in the servers' network is not for callers.
             Some(peer) if self.is_alive(&peer) => match peer.url {
                 Some(_) => "ask there".into(),
-                None => "ask there; it has told no address: start it with --peer-url".into(),
+                None => "ask there; its address is unknown: start it with --peer-url".into(),
             },
             Some(peer) => {
                 let message = format!(

@@ -1,21 +1,21 @@
-//! How a server proves to another of the same database that a request was sent on by it.
+//! How a server proves to another server of the same database that it sent a request on.
 //!
-//! The header names the server and the time, and carries an HMAC over both, the method, the path and the host, made with a
-//! secret that is in the database. Nobody else can make one, and one that was seen is good for its own request alone, for
-//! a minute.
+//! The header names the server and the time, and carries an HMAC over both, the method, the path and the host, with a
+//! secret from the database. Nobody else can make such a proof, and a recorded one is valid only for its own request,
+//! for a minute.
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-/// Longer than a request is on its way, with clocks that do not quite agree.
+/// How long a proof is valid: longer than a request travels between servers, with some difference of clocks.
 const GOOD_FOR_MS: i64 = 60_000;
 
-/// What is proved.
+/// The request that is proved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SentOn<'a> {
     pub server: &'a str,
     pub method: &'a str,
-    /// With its query.
+    /// With the query.
     pub path: &'a str,
     pub host: &'a str,
 }
@@ -24,7 +24,7 @@ impl SentOn<'_> {
     fn mac(&self, secret: &str, at: i64) -> Hmac<Sha256> {
         let SentOn { server, method, path, host } = self;
         let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("an HMAC takes a key of any length");
-        // No part can hold a line break.
+        // No part can contain a line break.
         mac.update(format!("cove-sent-on\n{server}\n{at}\n{method}\n{path}\n{host}").as_bytes());
         mac
     }
@@ -36,7 +36,7 @@ impl SentOn<'_> {
     }
 }
 
-/// The server that a header's value proves, for a request of this method, path and host.
+/// The server that the header's value proves as sender of a request with this method, path and host.
 pub fn proved<'a>(secret: &str, value: &'a str, method: &str, path: &str, host: &str, now_ms: i64) -> Option<&'a str> {
     let mut parts = value.split(' ');
     let (server, at, code) = (parts.next()?, parts.next()?.parse::<i64>().ok()?, parts.next()?);

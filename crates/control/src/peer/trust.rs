@@ -1,7 +1,7 @@
-//! Whom this server believes when another of the same store answers by https.
+//! Which certificates this server trusts when another server of the same store answers by https.
 //!
-//! The authorities are those of `peer_authority` alone where that is set; else of the bundle that `cove tls` makes (the
-//! system's and the local one, which servers can share by having the same `tls` folder); else the system's.
+//! The authorities are those of `peer_authority` alone where that is set; otherwise the bundle that `cove tls` makes
+//! (the system's and the local one, which servers share by having the same `tls` folder); otherwise the system's.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::store::Dialect;
 use crate::tls::authority::{BUNDLE, SYSTEM_BUNDLES};
 
-/// What the connections to other servers are made with. A server that is alone trusts nobody.
+/// The configuration of connections to other servers. A server without others trusts nobody.
 pub fn client(config: &Config, dialect: Dialect) -> Result<Arc<ClientConfig>, Error> {
     let roots = match (dialect, &config.peer_authority) {
         (Dialect::Sqlite, _) => RootCertStore::empty(),
@@ -23,7 +23,7 @@ pub fn client(config: &Config, dialect: Dialect) -> Result<Arc<ClientConfig>, Er
         (Dialect::Postgres, None) => {
             let bundle = config.data.join("tls").join(BUNDLE);
             let files = std::iter::once(bundle).chain(SYSTEM_BUNDLES.iter().map(PathBuf::from));
-            // Without any, a peer by https is refused with that reason; one by http needs none.
+            // Without any, connections to a peer by https fail with that reason; http needs none.
             files.filter(|path| path.exists()).find_map(|path| read(&path).ok()).unwrap_or_else(RootCertStore::empty)
         }
     };

@@ -1,4 +1,4 @@
-//! The members of one pool: which are there, which are being made, and which have an interpreter that waits.
+//! The members of one pool: which are ready, which are being made, and which have an interpreter ready.
 
 use std::collections::VecDeque;
 
@@ -6,12 +6,12 @@ use cove_engine::SandboxId;
 
 use crate::sandbox::Sandbox;
 
-/// How many members have an interpreter at a time where the template is not made for cells: each costs some megabytes.
+/// The most members with an interpreter where the template is not for cells: each costs some megabytes.
 const WARM: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Members {
-    /// How many shall be ready.
+    /// How many should be ready.
     pub size: u32,
     pub making: u32,
     pub hits: u64,
@@ -25,7 +25,7 @@ pub(super) struct Member {
     pub interpreter: Waiting,
 }
 
-/// Whether a member's interpreter waits for its first cell.
+/// The state of a member's interpreter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Waiting {
     NotYet,
@@ -53,7 +53,7 @@ impl Members {
         }
     }
 
-    /// One that was taken and is not wanted after all.
+    /// Gives back a member that was taken and not used.
     pub fn give_back(&mut self, member: Member) {
         self.hits = self.hits.saturating_sub(1);
         self.ready.push_front(member);
@@ -63,7 +63,7 @@ impl Members {
         self.ready.retain(|member| member.sandbox.id != *id);
     }
 
-    /// One to hand out: the oldest of those whose interpreter waits, or of all.
+    /// A member to hand out: the oldest whose interpreter is ready, or the oldest of all.
     pub fn take(&mut self) -> Option<Member> {
         let warm = self.ready.iter().position(|member| member.interpreter == Waiting::Yes);
         let member = self.ready.remove(warm.unwrap_or(0));
@@ -80,7 +80,7 @@ impl Members {
         self.ready.drain(kept..).map(|member| member.sandbox).collect()
     }
 
-    /// Notes that as many are being made as are missing, at most so many at one time.
+    /// Counts the missing members as being made, up to a maximum at one time.
     pub fn begin(&mut self, at_once: u32) -> u32 {
         let wanted = self.size.saturating_sub(self.ready() + self.making);
         let begun = wanted.min(at_once.saturating_sub(self.making));
@@ -88,9 +88,9 @@ impl Members {
         begun
     }
 
-    /// A member whose interpreter is to be started now.
+    /// A member whose interpreter should be started now.
     pub fn begin_warming(&mut self) -> Option<Sandbox> {
-        // One at a time: whoever takes a member must not stand in line behind what is made for the next.
+        // One at a time: a caller that takes a member must not wait behind work for the next one.
         if self.ready.iter().any(|member| member.interpreter == Waiting::Soon) || self.warm() as usize >= WARM {
             return None;
         }

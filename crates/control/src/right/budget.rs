@@ -1,12 +1,12 @@
-//! How much of the server one address, one organisation, one sandbox and all strangers together may take.
+//! How much of the server one address, one organisation, one sandbox and all callers without a key may use.
 //!
 //! ```text
 //!   connections:  most ── a quarter at most without a word yet (the oldest give way) ── per address
 //!   under way:    three quarters of most with a key ── per organisation ── streams have three quarters of that
 //!                 a quarter of most without a key  ── per sandbox
 //! ```
-//! Strangers cannot take what is kept for keys, no organisation can take what others need, and whoever has all its streams
-//! open still gets an answer.
+//! Callers without a key cannot use what is reserved for keys, and no organisation can use what others need. An
+//! organisation with all its streams open still gets answers to short requests.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -15,9 +15,9 @@ use cove_engine::spec::Target;
 
 use crate::config::Connections;
 
-/// Files that are open whatever is served: the store, the log, listeners, what the engine keeps.
+/// Files that are always open: the store, the log, listeners, the engine's own.
 const KEPT: u64 = 128;
-/// A connection, the way into a sandbox behind it, and what its sandbox takes.
+/// Files for one connection: the socket, the connection into the sandbox, and what the sandbox needs.
 const FILES_EACH: u64 = 4;
 const FEWEST: u64 = 32;
 const MOST: u64 = 65_536;
@@ -41,7 +41,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// As configured, for a process that may open so many files.
+    /// The configured budget, for a process that may open this many files.
     pub fn new(wanted: &Connections, files: u64) -> Budget {
         let most = match wanted.most {
             0 => (files.saturating_sub(KEPT) / FILES_EACH).clamp(FEWEST, MOST),
@@ -63,7 +63,7 @@ impl Budget {
         }
     }
 
-    /// Whom a connection is counted for: nobody where it comes from a proxy.
+    /// The address that a connection is counted for; `None` where it comes from a proxy.
     pub fn counted_for(&self, address: IpAddr) -> Option<IpAddr> {
         let address = address.to_canonical();
         let one = Target { address, prefix: if address.is_ipv4() { 32 } else { 128 }, port: None };
@@ -72,14 +72,14 @@ impl Budget {
         }
         Some(match address {
             IpAddr::V4(_) => address,
-            // Who has one address of IPv6 has the other 2^64 of its network too.
+            // A client with one IPv6 address has all 2^64 addresses of its /64.
             IpAddr::V6(six) => IpAddr::V6(Ipv6Addr::from_bits(six.to_bits() & !u128::from(u64::MAX))),
         })
     }
 }
 
 impl Default for Budget {
-    /// For a process that may open as many files as most may.
+    /// For a process with the usual limit of open files.
     fn default() -> Self {
         Budget::new(&Connections::default(), 1 << 20)
     }

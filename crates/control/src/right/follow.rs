@@ -1,10 +1,10 @@
-//! Rights that end elsewhere: with the clock, or on another server of the same database.
+//! Ends rights that expire, and rights that another server of the same database has ended.
 
 use super::{LOOK, Right, mark};
 use crate::{App, Error};
 
 impl App {
-    /// Ends what has expired, and what another server has ended since the last look.
+    /// Ends rights that have expired, and rights that another server has ended since the last check.
     pub(crate) async fn follow_rights(&self, seen: &std::sync::atomic::AtomicI64) -> Result<(), Error> {
         use std::sync::atomic::Ordering;
         self.rights().expire(self.now());
@@ -17,7 +17,7 @@ impl App {
         }
         self.key_cache().forget();
         self.end_rights_that_are_gone().await?;
-        // Not before: where the store fails half-way, the next look does it all again.
+        // Only now: if the store fails half-way, the next check does everything again.
         seen.store(changes, Ordering::Relaxed);
         Ok(())
     }
@@ -38,7 +38,7 @@ impl App {
         Ok(())
     }
 
-    /// Begins to look.
+    /// Starts the checks.
     pub(crate) fn begin_to_follow_rights(&self) {
         let app = self.clone();
         self.tasks().spawn(async move {

@@ -1,8 +1,8 @@
 //! A stream ends when the right that opened it ends.
 //!
-//! Every request has an [`Admission`]. Whoever checks a key or finds a sandbox for a caller without one notes the right in
-//! it ([`hold`]); doors need not think of it. When the right ends, the admission ends, and with it the handler, the body
-//! of its answer, or the connection that the request was upgraded to (`connection.rs`).
+//! Every request has an [`Admission`]. The code that checks a key, or finds a sandbox for a caller without a key, notes
+//! the right in it ([`hold`]); doors do nothing. When the right ends, the admission ends, and with it the handler, the
+//! body of its answer, or the connection that the request was upgraded to (`connection.rs`).
 //!
 //! ```text
 //!   authenticate ── Right::Key ──┐                       ┌── handler dropped, 401
@@ -12,10 +12,10 @@
 //!   revoked · expired · organisation deleted · tokens rotated · made private · server ends
 //! ```
 //!
-//! On this server a right ends at once. Other servers of the same database read one number every [`LOOK`]; when it has
-//! changed they forget the keys that they remember and ask the store about every right that is held. One read of one row a
-//! look is what it costs, with any number of streams; it needs no connection of its own and misses nothing while the
-//! database is away, as a notification would.
+//! On this server a right ends at once. Other servers of the same database read one number every [`LOOK`]. When it has
+//! changed, they clear their cache of keys and ask the store about every right that is held. This costs one read of one
+//! row per check, with any number of streams. Unlike a notification it needs no connection of its own and misses
+//! nothing while the database is away.
 
 pub mod budget;
 mod follow;
@@ -34,10 +34,10 @@ use crate::Error;
 use crate::clock::Timestamp;
 use crate::sandbox::Sandbox;
 
-/// How often expired rights, and other servers' changes, are looked for.
+/// How often the server checks for expired rights and for changes by other servers.
 pub(crate) const LOOK: Duration = Duration::from_millis(300);
 
-/// Something may end at any moment.
+/// When a refused caller should try again: another request may end at any moment.
 const AGAIN: Duration = Duration::from_secs(1);
 
 tokio::task_local! {
@@ -45,12 +45,12 @@ tokio::task_local! {
     static CURRENT: Admission;
 }
 
-/// What a request was let in with.
+/// What allowed a request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Right {
     /// An API key, by its id.
     Key(String),
-    /// A sandbox's own token, or that it is public.
+    /// The sandbox's own token, or the fact that it is public.
     Sandbox(SandboxId),
     /// A signed link: one use of it.
     Link(u64),
@@ -59,18 +59,18 @@ pub enum Right {
 /// Why an admission ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// The right is no more.
+    /// The right has ended.
     Right,
-    /// The server is told to end.
+    /// The server ends.
     Server,
-    /// Too many are under way.
+    /// Too many requests are under way.
     Full,
 }
 
 /// Closes the connection that a request was upgraded to.
 pub type Cut = Box<dyn Fn() + Send + Sync>;
 
-/// All admissions of this server, the rights that they live on, and how many each may have.
+/// All admissions of this server, their rights, and how many each owner may have.
 #[derive(Default)]
 pub struct Rights {
     budget: Budget,
@@ -81,12 +81,12 @@ pub struct Rights {
 #[derive(Default)]
 struct Held {
     rights: HashMap<Right, Holders>,
-    /// Admissions whose answer has begun and goes on.
+    /// Admissions whose answer has begun and is not finished.
     streams: HashMap<u64, Weak<Inner>>,
     organisations: HashMap<String, Count>,
-    /// Under way with a key.
+    /// Requests under way with a key.
     known: usize,
-    /// Under way at a sandbox, without one.
+    /// Requests under way at a sandbox, without a key.
     keyless: usize,
 }
 
@@ -94,7 +94,7 @@ struct Held {
 struct Count {
     under_way: usize,
     streams: usize,
-    /// Bytes of messages that are not whole yet.
+    /// Bytes of incomplete messages.
     unfinished: Arc<AtomicU64>,
 }
 
@@ -121,11 +121,11 @@ struct Inner {
     assembles: AtomicBool,
 }
 
-/// What one admission holds.
+/// The state of one admission.
 #[derive(Default)]
 struct Mine {
     rights: HashSet<Right>,
-    /// Of the first key that was shown.
+    /// The organisation of the first key.
     organisation: Option<String>,
     keyless: bool,
     /// Counted among its organisation's streams.
@@ -142,7 +142,7 @@ impl Rights {
         &self.budget
     }
 
-    /// For a request that has shown nothing yet.
+    /// A new admission for a request without any right yet.
     pub fn admit(self: &Arc<Self>) -> Admission {
         Admission(Arc::new(Inner {
             id: self.next.fetch_add(1, Ordering::Relaxed),
@@ -155,13 +155,13 @@ impl Rights {
         }))
     }
 
-    /// The right is no more: whatever was let in with it ends.
+    /// Ends a right, and every request that it allowed.
     pub fn end(&self, right: &Right) {
         let holders = self.lock().rights.get(right).map(living).unwrap_or_default();
         end_all(holders, Ended::Right);
     }
 
-    /// Ends the rights whose time is over.
+    /// Ends expired rights.
     pub fn expire(&self, now: Timestamp) {
         let held = self.lock();
         let over = held.rights.values().filter(|holders| holders.until.is_some_and(|until| until <= now));
@@ -170,18 +170,18 @@ impl Rights {
         end_all(holders, Ended::Right);
     }
 
-    /// Ends every stream: the server is about to go.
+    /// Ends every stream, because the server ends.
     pub fn end_streams(&self) {
         let streams = self.lock().streams.values().filter_map(Weak::upgrade).collect();
         end_all(streams, Ended::Server);
     }
 
-    /// The rights that are held now, with what was noted of them.
+    /// The rights that are held now, with their marks.
     fn held(&self) -> Vec<(Right, u64)> {
         self.lock().rights.iter().map(|(right, holders)| (right.clone(), holders.mark)).collect()
     }
 
-    /// How many answers go on at this moment.
+    /// How many streams there are now.
     pub fn streams(&self) -> usize {
         self.lock().streams.len()
     }
@@ -191,10 +191,10 @@ impl Rights {
     }
 }
 
-/// Never while the registry is locked: the last holder of an admission locks it to take its name off.
+/// Never call this while the registry is locked: dropping the last clone of an admission locks it to remove its entry.
 fn end_all(admissions: Vec<Arc<Inner>>, why: Ended) {
     for admission in admissions {
-        // The first reason stays.
+        // Keeps the first reason.
         let _first = admission.why.set(why);
         admission.ended.cancel();
         if let Some(cut) = admission.cut.get() {
@@ -208,12 +208,12 @@ fn living(holders: &Holders) -> Vec<Arc<Inner>> {
 }
 
 impl Admission {
-    /// Runs the work of the request: rights that it holds are noted here.
+    /// Runs the work of the request; its rights are noted in this admission.
     pub async fn within<F: Future>(self, work: F) -> F::Output {
         CURRENT.scope(self, work).await
     }
 
-    /// When it has ended.
+    /// Waits until it has ended.
     pub fn ended(&self) -> &CancellationToken {
         &self.0.ended
     }
@@ -222,17 +222,17 @@ impl Admission {
         self.0.why.get().copied()
     }
 
-    /// The answer has begun and goes on.
+    /// The answer has begun and continues as a stream.
     pub fn streams(&self) {
         self.0.rights.lock().streams.insert(self.0.id, Arc::downgrade(&self.0));
     }
 
-    /// The request's connection is something else from now on; `cut` closes it.
+    /// The request's connection was upgraded; `cut` closes it.
     pub fn upgraded(&self, cut: Cut) {
         // A connection is upgraded once.
         let _first = self.0.cut.set(cut);
         self.streams();
-        // It may have ended in between, when there was nothing to cut yet.
+        // The admission may have ended before there was a connection to cut.
         if self.0.ended.is_cancelled()
             && let Some(cut) = self.0.cut.get()
         {
@@ -244,7 +244,7 @@ impl Admission {
         self.0.held.lock().expect("no panic while held")
     }
 
-    /// Why it was refused for want of room.
+    /// Why it was refused, if there was no room.
     pub fn full(&self) -> Option<String> {
         self.mine().full.clone()
     }
@@ -280,7 +280,7 @@ impl Admission {
         Err(self.refuse(mine, message))
     }
 
-    /// Counts the request for the sandbox, and for all who came without a key.
+    /// Counts the request for the sandbox, and for all callers without a key.
     fn count_keyless(&self, sandbox: &SandboxId) -> Result<(), Error> {
         let mut mine = self.mine();
         if mine.keyless {
@@ -303,7 +303,7 @@ impl Admission {
         Err(self.refuse(mine, message))
     }
 
-    /// The answer will go on: counted among the organisation's streams, or refused where it has its maximum.
+    /// Counts the answer among the organisation's streams, or refuses it at the maximum.
     pub fn may_stream(&self) -> Result<(), Error> {
         let mut mine = self.mine();
         let Some(organisation) = mine.organisation.clone() else { return Ok(()) };
@@ -319,12 +319,12 @@ impl Admission {
         Err(self.refuse(mine, format!("the organisation has its maximum of {most} streams open; end some")))
     }
 
-    /// Messages are put together on its connection: see [`Unfinished`].
+    /// Its connection assembles WebSocket messages: see [`Unfinished`].
     pub fn assembles(&self) {
         self.0.assembles.store(true, Ordering::Relaxed);
     }
 
-    /// The account for what is not whole yet, where messages are put together.
+    /// The account for incomplete messages, if the connection assembles messages.
     pub fn unfinished(&self) -> Option<Unfinished> {
         if !self.0.assembles.load(Ordering::Relaxed) {
             return None;
@@ -345,7 +345,7 @@ impl Admission {
         holders.admissions.insert(self.0.id, Arc::downgrade(&self.0));
     }
 
-    /// Whether anything was shown for it: a key, or a sandbox that is public or whose token came with it.
+    /// Whether the request has any right: a key, a public sandbox, or the sandbox's token.
     pub fn is_somebodys(&self) -> bool {
         let mine = self.mine();
         mine.organisation.is_some() || mine.keyless
@@ -356,7 +356,7 @@ impl Admission {
     }
 }
 
-/// Bytes of one connection's message that is not whole yet, counted for its organisation.
+/// Bytes of one connection's incomplete message, counted for its organisation.
 pub struct Unfinished {
     own: u64,
     total: Arc<AtomicU64>,
@@ -364,7 +364,7 @@ pub struct Unfinished {
 }
 
 impl Unfinished {
-    /// So many are unfinished now. Whether that is still within the budget.
+    /// Sets how many bytes are incomplete now. Returns whether that is still within the budget.
     #[must_use]
     pub fn set(&mut self, bytes: u64) -> bool {
         let before = self.total.fetch_add(bytes, Ordering::Relaxed);
@@ -409,23 +409,23 @@ impl Drop for Inner {
     }
 }
 
-/// The admission of the request that this task answers; none in background work.
+/// The admission of the request that this task answers; `None` in background work.
 pub fn current() -> Option<Admission> {
     CURRENT.try_with(Clone::clone).ok()
 }
 
-/// The request was let in with this key, if its organisation has room for another.
+/// Notes that this key allowed the request, if its organisation has room for another.
 pub(crate) fn hold_key(id: &str, organisation: &str, until: Option<Timestamp>) -> Result<(), Error> {
     let held = CURRENT.try_with(|admission| {
         admission.count_known(organisation)?;
         admission.hold(Right::Key(id.to_owned()), until, 0);
         Ok(())
     });
-    // Elsewhere than in a request there is nothing to hold.
+    // Outside of a request there is nothing to do.
     held.unwrap_or(Ok(()))
 }
 
-/// The request is about a sandbox whose own tokens, or whose being public, are its right, unless it has shown a key.
+/// Notes that the sandbox's own token, or the fact that it is public, allowed the request, unless a key did.
 pub(crate) fn hold_sandbox(sandbox: &Sandbox) -> Result<(), Error> {
     let held = CURRENT.try_with(|admission| {
         if !admission.holds_a_key() {
@@ -437,12 +437,12 @@ pub(crate) fn hold_sandbox(sandbox: &Sandbox) -> Result<(), Error> {
     held.unwrap_or(Ok(()))
 }
 
-/// The request was let in with a link that is good until then.
+/// Notes that a signed link, valid until then, allowed the request.
 pub(crate) fn hold_link(until: Timestamp) {
     let _in_a_request = CURRENT.try_with(|admission| admission.hold(Right::Link(admission.0.id), Some(until), 0));
 }
 
-/// What opens a sandbox without a key: another mark, another right.
+/// A hash of everything that opens a sandbox without a key. When it changes, the right has ended.
 fn mark(sandbox: &Sandbox) -> u64 {
     let mut hasher = DefaultHasher::new();
     (&sandbox.access_token, &sandbox.traffic_token, sandbox.public).hash(&mut hasher);

@@ -1,4 +1,4 @@
-//! One shot: a sandbox is made, the code is put into it and run, and nothing remains.
+//! One shot: makes a sandbox, runs the code in it, and removes everything.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::{App, Caller, Error};
 
 #[derive(Debug, Clone)]
 pub struct OneShot {
-    /// Who it is for: a label on the sandbox while it lives.
+    /// A label on the sandbox: who it is for.
     pub agent: String,
     pub code: String,
     pub language: Option<String>,
@@ -42,7 +42,7 @@ impl App {
             env: shot.env.clone(),
             labels: BTreeMap::from([("agent".to_owned(), shot.agent.clone())]),
             timers: TimersChange {
-                // Should the server die in the middle, the sandbox does not outlive its purpose.
+                // If the server dies meanwhile, this deadline ends the sandbox.
                 lifetime_seconds: Some(Some(shot.timeout.as_secs() + 60)),
                 ephemeral: Some(true),
                 ..TimersChange::default()

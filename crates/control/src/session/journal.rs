@@ -1,4 +1,5 @@
-//! What a session said, numbered. Written first, then told: who reads from a number on misses nothing.
+//! What a session printed, numbered. An entry is written first and then sent to listeners, so a reader that continues
+//! from a number misses nothing.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -17,7 +18,7 @@ pub enum Stream {
     Stderr,
 }
 
-/// One thing that was said.
+/// One entry.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Message {
@@ -37,22 +38,22 @@ pub struct JournalEntry {
     pub message: Message,
 }
 
-/// Sessions that something is said in at this moment.
+/// Sessions with an execution under way.
 #[derive(Default)]
 pub struct Live {
     writers: Mutex<HashMap<String, Arc<Writer>>>,
 }
 
-/// Bytes of one session's journal: it lies in the server's database. The oldest entries give way.
+/// The most bytes of one session's journal, which is in the server's database. The oldest entries are dropped.
 const MOST_BYTES: i64 = 128 << 20;
 
 pub(super) struct Writer {
-    /// `None` until it was looked up.
+    /// `None` until it is read from the store.
     last: AsyncMutex<Option<Tail>>,
     told: watch::Sender<i64>,
 }
 
-/// How far a journal is.
+/// The end of a journal.
 #[derive(Clone, Copy)]
 struct Tail {
     /// The number of the last entry.
@@ -90,11 +91,11 @@ impl App {
                 JournalEntry { seq, at, message }
             })
             .collect();
-        // On trouble the number is looked up anew.
+        // After an error the number is read from the store again.
         *last = None;
         bytes += self.store().add_journal(session, &entries).await?;
         if bytes > MOST_BYTES {
-            // Somewhat more than must be, so that not every entry has to.
+            // Drops somewhat more than necessary, so that not every entry has to.
             bytes -= self.store().shorten_journal(session, bytes - MOST_BYTES + MOST_BYTES / 8).await?;
         }
         *last = Some(Tail { seq, bytes });
@@ -108,7 +109,7 @@ impl App {
         self.store().journal(&session.id, after, limit.clamp(1, 1000)).await
     }
 
-    /// Changes whenever something is said in the session by this server.
+    /// Changes whenever this server adds an entry to the session.
     pub fn journal_news(&self, session: &str) -> watch::Receiver<i64> {
         self.live_sessions().writer(session).told.subscribe()
     }

@@ -1,7 +1,7 @@
 //! Templates that were built on this machine: a note in `templates/`, layers beside it in `layers/`.
 //!
 //! The note is read whenever a template is asked for, so a build is there for the next sandbox without a restart, and
-//! sandboxes that stand on an earlier build keep its layers ([`super::unused`] removes them with the last).
+//! sandboxes that use an earlier build keep its layers ([`super::unused`] removes them after the last one).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub const CODE_INTERPRETER: &str = "code-interpreter";
 
-/// The part of a layer that lies over `/usr`.
+/// The part of a layer that is mounted over `/usr`.
 const USR: &str = "usr";
 
 /// The directory in a layer that a recipe may leave notes in, and where matplotlib keeps its list of fonts.
@@ -24,14 +24,14 @@ pub struct Built {
     pub layers: Vec<String>,
     /// The Python that its packages are for, as `3.11`; empty where it has none.
     pub python: String,
-    /// What was asked for, by name.
+    /// The packages that were asked for.
     pub packages: Vec<String>,
     pub env: BTreeMap<String, String>,
     pub bytes: u64,
     pub built_at: String,
 }
 
-/// Why a template is not what it could be. The sentence is what people read.
+/// Why a template lacks something. People read this sentence.
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
     #[error("not built on this machine: sandboxes have base's python3 alone until `cove template build {0}` has run")]
@@ -42,7 +42,7 @@ pub enum Unusable {
         "{0} was built for Python {1}, which this machine has no more: sandboxes have base alone until `cove template build {0}` has run again"
     )]
     OtherPython(String, String),
-    #[error("the note of template {0} cannot be read ({1}): `cove template build {0}` writes it anew")]
+    #[error("the note of template {0} cannot be read ({1}): `cove template build {0}` writes it again")]
     Unreadable(String, String),
 }
 
@@ -76,14 +76,14 @@ impl Built {
         Ok(built)
     }
 
-    /// Written whole or not at all.
+    /// Replaces the note atomically.
     pub fn save(&self, data: &Path, name: &str) -> io::Result<()> {
         fs::create_dir_all(data.join("templates"))?;
         let text = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
         cove_sys::replacement::replace(&note_of(data, name), &text, 0o644)
     }
 
-    /// What lies over `/usr`, top first.
+    /// The layers over `/usr`, top first.
     pub fn roots(&self, data: &Path) -> Vec<PathBuf> {
         self.layers.iter().map(|layer| layers_of(data).join(layer).join(USR)).collect()
     }

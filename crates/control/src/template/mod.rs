@@ -1,7 +1,7 @@
 //! What a sandbox starts from.
 //!
-//! The built-in `base` needs no image: it shows the host's own `/usr`. `code-interpreter` lays packages over it once
-//! they are built (`cove template build code-interpreter`), and is `base` until then, so that the SDKs' default name works
+//! The built-in `base` needs no image: it shows the host's own `/usr`. `code-interpreter` adds packages to it once they
+//! are built (`cove template build code-interpreter`), and is `base` until then, so that the SDKs' default name works
 //! from the first minute.
 
 mod built;
@@ -20,20 +20,20 @@ pub use self::unused::{Held, hold};
 pub struct Template {
     pub id: String,
     pub name: String,
-    /// Other names that lead here.
+    /// Other names of the template.
     pub aliases: Vec<String>,
     pub description: String,
-    /// What is to be known or done before it is all that its description says.
+    /// What is missing compared with its description, and what to do about it.
     pub note: Option<String>,
     pub root: Root,
     pub limits: Limits,
     pub env: BTreeMap<String, String>,
-    /// Who runs a command that names nobody.
+    /// The user of commands that name none.
     pub user: String,
     pub cwd: Option<String>,
-    /// Made for cells: the interpreter of its sandboxes is started ahead of the first.
+    /// For cells: its sandboxes start their interpreter ahead.
     pub interpreter: bool,
-    /// Whose it is; a built-in is everybody's.
+    /// The organisation that owns it; a built-in belongs to everybody.
     pub organisation: Option<String>,
 }
 

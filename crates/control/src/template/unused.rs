@@ -1,7 +1,8 @@
-//! Layers that nothing stands on any more: an earlier build of a template whose last sandbox is gone.
+//! Removes unused layers: an earlier build of a template whose last sandbox is gone.
 //!
-//! A layer is removed when no template's note names it, no sandbox in the store does (stopped and archived ones too), and no `cove run`
-//! holds it. A note that was written a moment ago may have been another when a creation read it: then nothing is removed.
+//! A layer is removed when no template's note names it, no sandbox in the store does (stopped and archived ones too),
+//! and no `cove run` uses it. If a note was written a moment ago, a creation may have read the previous one: then
+//! nothing is removed.
 
 use std::collections::HashSet;
 use std::fs::{self, File, TryLockError};
@@ -15,29 +16,29 @@ use cove_engine::spec::Root;
 use super::built::{Built, layers_of};
 use crate::{App, Error};
 
-/// So long after the last build nothing can still be at work with what a note said before.
+/// This long after the last build no creation can still use the previous note.
 const SETTLED: Duration = Duration::from_secs(600);
 
-/// What is on its way out; a server that died in between finds it again.
+/// Layers that are being removed; if a server dies meanwhile, the next one finds them here.
 const GOING: &str = "removed-";
 
-/// Held for as long as a sandbox lives that no store knows of: its layers stay.
+/// A lock on the layers of a sandbox that is in no store; they stay while it is held.
 #[derive(Debug)]
 pub struct Held {
     _layers: Vec<File>,
 }
 
-/// Holds the layers of a root.
+/// Locks the layers of a root.
 pub fn hold(root: &Root) -> io::Result<Held> {
     let paths = match root {
         Root::Base => &[],
         Root::BaseWith(paths) | Root::Layers(paths) => paths.as_slice(),
     };
     let held = paths.iter().map(|path| {
-        // Below the directory that bears the layer's name lies what is mounted.
+        // What is mounted is below the directory with the layer's name.
         let layer = File::open(path.parent().unwrap_or(path))?;
         layer.lock_shared()?;
-        // It may have gone between the look at the note and the lock.
+        // It may have been removed between reading the note and locking.
         path.metadata()?;
         Ok(layer)
     });
@@ -45,7 +46,7 @@ pub fn hold(root: &Root) -> io::Result<Held> {
 }
 
 impl App {
-    /// Removes the layers that nothing stands on.
+    /// Removes unused layers.
     pub(crate) async fn remove_unused_layers(&self) -> Result<(), Error> {
         let data = self.config().data.clone();
         let trouble = |error: io::Error| Error::internal(format!("look for unused layers: {error}"));
@@ -56,19 +57,19 @@ impl App {
             let path = layers_of(&data).join(&name);
             let removed = tokio::task::spawn_blocking(move || remove(&path)).await;
             match removed.map_err(|error| Error::internal(error.to_string()))? {
-                Ok(true) => tracing::info!(layer = name, "removed a layer that nothing stands on"),
+                Ok(true) => tracing::info!(layer = name, "removed an unused layer"),
                 Ok(false) => {}
-                Err(error) => tracing::warn!(layer = name, %error, "remove a layer that nothing stands on"),
+                Err(error) => tracing::warn!(layer = name, %error, "remove an unused layer"),
             }
         }
         Ok(())
     }
 }
 
-/// Layers that no note names, by the names of their directories. None where that is not sure.
+/// Layers that no note names, by the names of their directories. Empty where that is not certain.
 fn unnamed(data: &Path, now: SystemTime) -> io::Result<Vec<String>> {
     let layers = layers_of(data);
-    // One that is a link is somebody else's.
+    // A link belongs to somebody else.
     if !layers.symlink_metadata().is_ok_and(|found| found.is_dir()) {
         return Ok(Vec::new());
     }
@@ -86,7 +87,7 @@ fn unnamed(data: &Path, now: SystemTime) -> io::Result<Vec<String>> {
     Ok(unnamed)
 }
 
-/// The layers that templates are made of; `None` while a build is young, or where a note cannot be read.
+/// The layers of all templates; `None` shortly after a build, or where a note cannot be read.
 fn named(data: &Path, now: SystemTime) -> io::Result<Option<HashSet<String>>> {
     let notes = match fs::read_dir(data.join("templates")) {
         Ok(notes) => notes,
@@ -108,7 +109,7 @@ fn is_digest(name: &str) -> bool {
     name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// False where somebody holds it.
+/// `false` where somebody uses it.
 fn remove(layer: &Path) -> io::Result<bool> {
     let lock = File::open(layer)?;
     match lock.try_lock() {
@@ -124,7 +125,7 @@ fn remove(layer: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Its name on the way out: from then on no note that was written again finds half of it.
+/// Renames the layer before it is deleted, so that no new note finds half of it.
 fn going(layer: &Path) -> PathBuf {
     let name = layer.file_name().unwrap_or_default().to_string_lossy();
     if name.starts_with(GOING) { layer.to_owned() } else { layer.with_file_name(format!("{GOING}{name}")) }

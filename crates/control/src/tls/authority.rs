@@ -1,9 +1,10 @@
-//! The local authority: a key that never leaves the data directory, a certificate to trust, and leaves signed by it.
+//! The local certificate authority: a key that never leaves the data directory, a certificate that clients trust, and
+//! the server certificates ("leaves") that it signs.
 //!
-//! Leaves live in memory and are made anew at each start; only the authority is kept, so clients trust once. Whoever trusts
-//! it trusts it for the server's domain and for loopback alone (name constraints, RFC 5280 4.2.1.10), and for two years:
-//! a key that got about signs for no other site. An authority of before, without constraints, goes on; the log says how
-//! to renew it.
+//! Leaves are in memory and made again at each start; only the authority is kept, so a client has to trust it only
+//! once. It is limited to the server's domain and loopback (name constraints, RFC 5280 4.2.1.10) and to two years: a
+//! stolen key cannot sign for another site. An older authority without constraints stays valid; the log says how to
+//! renew it.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -27,16 +28,16 @@ pub const CERTIFICATE: &str = "authority.pem";
 pub const KEY: &str = "authority-key.pem";
 pub const BUNDLE: &str = "bundle.pem";
 
-/// Where systems keep the authorities that everybody trusts; the first that is there goes into the bundle.
+/// Where systems keep their trusted authorities; the first file that exists goes into the bundle.
 pub(crate) const SYSTEM_BUNDLES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 
-/// Clients refuse leaves that live longer than this.
+/// Clients refuse leaves that are valid for longer than this.
 const LEAF_DAYS: i64 = 397;
 
-/// How long the authority itself is good.
+/// How long the authority is valid.
 const DAYS: i64 = 730;
-/// From so many days before its end on, the server says so.
+/// The server warns this many days before the authority expires.
 const WARN_DAYS: i64 = 60;
 
 #[derive(Debug)]
@@ -46,16 +47,16 @@ pub struct Authority {
     certificate: String,
 }
 
-/// What of the authority is made anew.
+/// What a renewal replaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewal {
-    /// Its dates: who trusts the old certificate goes on trusting until that one ends.
+    /// Its dates: clients that trust the old certificate still trust the server until that one expires.
     SameKey,
-    /// All of it: every client must trust again.
+    /// Key and certificate: every client must trust the new one.
     NewKey,
 }
 
-/// What a person should know of an authority that is in use.
+/// A warning about the authority that is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Remark {
     #[error(
@@ -69,7 +70,7 @@ pub enum Remark {
 }
 
 impl Authority {
-    /// The authority in the folder, for this domain; made where there is none. One that may not sign for the domain gets
+    /// The authority in the folder, for this domain; made if there is none. One that may not sign for the domain gets
     /// another certificate for the same key.
     pub fn open(folder: &Path, domain: &str, now: Timestamp) -> Result<Authority, TlsError> {
         let _alone = alone(folder)?;
@@ -96,7 +97,7 @@ impl Authority {
                 }
             }
             (None, None) => Authority::make(folder, KeyPair::generate().map_err(sign_error)?, domain, now)?,
-            // Half an authority: making another would leave clients with one that signs no more.
+            // Only half of an authority is there. Making another would leave clients with one that signs no more.
             (key, _) => {
                 let missing = folder.join(if key.is_none() { KEY } else { CERTIFICATE });
                 return Err(TlsError::Half { missing, folder: folder.to_owned() });
@@ -106,7 +107,7 @@ impl Authority {
         Ok(authority)
     }
 
-    /// Makes the authority's certificate anew. A running server signs with it at once.
+    /// Renews the authority's certificate. A running server signs with the new one at once.
     pub fn renew(folder: &Path, domain: &str, renewal: Renewal, now: Timestamp) -> Result<Authority, TlsError> {
         let _alone = alone(folder)?;
         let old = match renewal {
@@ -122,7 +123,7 @@ impl Authority {
         Ok(authority)
     }
 
-    /// What there is to say of the authority's certificate.
+    /// Warnings about the authority's certificate.
     pub fn look(&self, domain: &str, now: Timestamp) -> Option<Remark> {
         let (_, pem) = x509_parser::pem::parse_x509_pem(self.certificate.as_bytes()).ok()?;
         let certificate = pem.parse_x509().ok()?;
@@ -144,7 +145,7 @@ impl Authority {
         Ok(Authority { folder: folder.to_owned(), key, certificate })
     }
 
-    /// The system's authorities change too, so the bundle is made again whenever the authority is opened.
+    /// The system's authorities change too, so the bundle is written again whenever the authority is opened.
     fn write_bundle(&self) -> Result<(), TlsError> {
         let others = SYSTEM_BUNDLES.iter().find_map(|path| fs::read_to_string(path).ok()).unwrap_or_default();
         let wanted = format!("{others}\n{}", self.certificate);
@@ -152,7 +153,7 @@ impl Authority {
         if read(&path)?.is_some_and(|there| there == wanted) { Ok(()) } else { write(&path, &wanted, 0o644) }
     }
 
-    /// What a client adds to those it trusts: `NODE_EXTRA_CA_CERTS`.
+    /// For clients that add it to their trusted authorities: `NODE_EXTRA_CA_CERTS`.
     pub fn certificate_file(&self) -> PathBuf {
         self.folder.join(CERTIFICATE)
     }
@@ -198,7 +199,7 @@ fn key_of(folder: &Path, text: &str) -> Result<KeyPair, TlsError> {
     })
 }
 
-/// The server and `cove tls` must not both make one. The kernel lets go when the file is closed.
+/// Keeps the server and `cove tls` from both making one. The kernel releases the lock when the file is closed.
 fn alone(folder: &Path) -> Result<fs::File, TlsError> {
     fs::create_dir_all(folder).map_err(|source| file_error("make", folder, source))?;
     let path = folder.join("lock");
@@ -207,7 +208,7 @@ fn alone(folder: &Path) -> Result<fs::File, TlsError> {
     Ok(lock)
 }
 
-/// The same at every start but for the dates, which only count when the authority is made.
+/// The same at every start except for the dates, which matter only when the authority is made.
 fn parameters(domain: &str, now: Timestamp) -> CertificateParams {
     let mut parameters = CertificateParams::default();
     parameters.distinguished_name = rcgen::DistinguishedName::new();
@@ -241,7 +242,7 @@ fn read(path: &Path) -> Result<Option<String>, TlsError> {
     }
 }
 
-/// All at once: who reads sees the old text or the new, never half of one.
+/// Replaces the file atomically: a reader sees the old text or the new one.
 fn write(path: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
     replace(path, text.as_bytes(), mode).map_err(|source| file_error("write", path, source))
 }
@@ -264,7 +265,7 @@ mod tests {
 
     const DOMAIN: &str = "sbx.example.com";
 
-    /// A server that shows what the authority in the folder signs.
+    /// A server with a certificate of the authority in the folder.
     fn server(folder: &Path, domain: &str) -> Arc<ServerConfig> {
         let source = Source::Authority { folder: folder.to_owned(), domain: domain.into() };
         Keeper::open(source, Timestamp::now()).unwrap().config().unwrap()
@@ -329,7 +330,7 @@ mod tests {
     fn who_trusts_the_authority_trusts_it_for_its_domain_alone() {
         let folder = tempfile::tempdir().unwrap();
         let authority = Authority::open(folder.path(), DOMAIN, Timestamp::now()).unwrap();
-        // The key got about, and somebody signs for another site with it.
+        // Somebody stole the key and signs for another site.
         let stolen = authority.certify("bank.example", Timestamp::now()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut resolver = rustls::server::ResolvesServerCertUsingSni::new();
@@ -350,12 +351,12 @@ mod tests {
         assert_eq!(authority.look(DOMAIN, on_day(600)), None);
         assert!(matches!(authority.look(DOMAIN, on_day(700)), Some(Remark::EndsSoon { days: 1..=60 })));
         assert_eq!(authority.look("other.example", on_day(1)), Some(Remark::OtherDomain));
-        // The same key, so that both certificates are good for what they may sign.
+        // The same key, so both certificates verify what they may sign.
         let moved = Authority::open(folder.path(), "other.example", Timestamp::now()).unwrap();
         assert!(accepts(&moved, &server(folder.path(), "other.example"), "api.other.example"));
         assert_eq!(moved.look("other.example", on_day(1)), None);
 
-        // One of before: used as it is.
+        // An older authority: used as it is.
         let key = KeyPair::from_pem(&authority.key).unwrap();
         let mut old = parameters(DOMAIN, Timestamp::now());
         old.name_constraints = None;

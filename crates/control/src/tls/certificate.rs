@@ -1,4 +1,4 @@
-//! A certificate with its key, and what can be read off it: whom it names, who signed it, how long it is good.
+//! A certificate with its key, and what it says: its names, its signer, its dates.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use x509_parser::extensions::GeneralName;
 
 use super::TlsError;
 
-/// What a server shows, with the key that proves it.
+/// A certificate chain and its key.
 #[derive(Debug)]
 pub struct Certificate {
     pub facts: Facts,
     pub(super) key: Arc<CertifiedKey>,
 }
 
-/// What anybody can read off a certificate.
+/// The public content of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
     /// Host names, with `*` for one label, and addresses.
@@ -33,7 +33,7 @@ pub struct Facts {
 }
 
 impl Certificate {
-    /// A certificate of the operator's: PEM files, the chain with the leaf first. One that is not good now is refused.
+    /// Reads the operator's certificate: PEM files, the chain with the leaf first. Refuses one that is not valid now.
     pub fn from_files(chain: &Path, key: &Path, now: Timestamp) -> Result<Certificate, TlsError> {
         let pem = |path: &Path, what, reason: String| TlsError::Pem { path: path.to_owned(), what, reason };
         let certificates = CertificateDer::pem_file_iter(chain)
@@ -57,7 +57,7 @@ impl Certificate {
         chain: Vec<CertificateDer<'static>>,
         key: &PrivateKeyDer<'static>,
     ) -> Result<Certificate, TlsError> {
-        let leaf = chain.first().ok_or_else(|| TlsError::Read("there is none in it".into()))?;
+        let leaf = chain.first().ok_or_else(|| TlsError::Read("the file has no certificate".into()))?;
         let facts = Facts::of(leaf)?;
         let key = CertifiedKey::new(chain, any_supported_type(key)?);
         key.keys_match()?;
@@ -83,7 +83,7 @@ impl Facts {
         })
     }
 
-    /// Of a PEM file's first certificate.
+    /// The content of a PEM file's first certificate.
     pub fn of_file(path: &Path) -> Result<Facts, TlsError> {
         let certificate = CertificateDer::from_pem_file(path).map_err(|error| TlsError::Pem {
             path: path.to_owned(),
@@ -93,7 +93,7 @@ impl Facts {
         Facts::of(&certificate)
     }
 
-    /// Whether a client that asks for this host accepts the certificate; a wildcard stands for one label (RFC 6125).
+    /// Whether a client that asks for this host accepts the certificate; a wildcard matches one label (RFC 6125).
     pub fn covers(&self, host: &str) -> bool {
         let host = host.trim_matches(['[', ']']);
         self.names.iter().any(|name| match name.strip_prefix("*.") {

@@ -1,7 +1,6 @@
-//! What the server shows at the moment, and when it shows something else: a certificate of the operator's is read again when
-//! its files change, one of the local authority's is made anew before it ends or when the authority was renewed.
-//! Connections that are open keep what they were shown. A change that cannot be used is told in the log, and the last
-//! good certificate stays.
+//! Keeps the certificate that the server presents. The operator's certificate is read again when its files change. A
+//! certificate of the local authority is replaced before it expires and when the authority is renewed. Open connections
+//! are not affected. When a new certificate cannot be used, the log says so and the last good one stays.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -19,10 +18,10 @@ use super::certificate::{Certificate, day};
 use super::{Authority, TlsError};
 use crate::clock::Clock;
 
-/// How often the files are looked at. Looking costs two `stat` calls.
+/// How often the files are checked. A check costs two `stat` calls.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Of what the local authority signs: made anew when this little is left.
+/// A certificate of the local authority is replaced when this much of its life is left.
 const LEFT_HOURS: i64 = 30 * 24;
 
 /// Where certificates come from.
@@ -36,11 +35,11 @@ pub enum Source {
 pub struct Keeper {
     source: Source,
     shown: RwLock<Arc<Certificate>>,
-    /// Of the files that were last tried, whether they were of use or not.
+    /// The state of the files at the last try, successful or not.
     tried: Mutex<Option<[Stamp; 2]>>,
 }
 
-/// Tells one state of a file from the next; a file that was replaced has another number.
+/// Distinguishes one state of a file from the next; a replaced file has another inode.
 type Stamp = (u64, u64, i64, i64);
 
 #[derive(Debug, PartialEq, Eq)]
@@ -60,7 +59,7 @@ impl Keeper {
         self.shown.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Looks whether another certificate is due, and shows it from now on.
+    /// Checks whether another certificate is due, and presents it from now on.
     pub fn refresh(&self, now: Timestamp) -> Result<Refreshed, TlsError> {
         let stamps = self.source.stamps();
         let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,7 +68,7 @@ impl Keeper {
             return Ok(Refreshed::Same);
         }
         *tried = stamps.as_ref().ok().copied();
-        // Files that are away for the moment are being replaced, or somebody will want to know.
+        // Missing files are being replaced, or the operator must know.
         stamps?;
         let certificate = self.source.certificate(now)?;
         *self.shown.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(certificate);
@@ -92,7 +91,7 @@ impl Keeper {
         Ok(Arc::new(config))
     }
 
-    /// Refreshes until told to end.
+    /// Refreshes until the server ends.
     pub async fn keep(self: Arc<Self>, clock: Clock, ending: CancellationToken) {
         while ending.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
             match self.refresh(clock.now()) {
@@ -175,12 +174,12 @@ mod tests {
         let keeper = Keeper::open(Source::Files { chain: chain.clone(), key: key.clone() }, now()).unwrap();
         let elsewhere = tempfile::tempdir().unwrap();
         let (other, _) = pair(elsewhere.path(), &["two.example.com"]);
-        // The certificate came, its key has not yet.
+        // The new certificate is there, its key is not yet.
         fs::copy(&other, &chain).unwrap();
         let error = keeper.refresh(now()).unwrap_err().to_string();
         assert!(error.contains("no usable certificate for this key"), "{error}");
         assert!(keeper.shown().facts.covers("one.example.com"));
-        // It is told once, not every second.
+        // It is logged once, not every second.
         assert_eq!(keeper.refresh(now()).unwrap(), Refreshed::Same);
         fs::copy(elsewhere.path().join("key.pem"), &key).unwrap();
         assert_eq!(keeper.refresh(now()).unwrap(), Refreshed::Another);

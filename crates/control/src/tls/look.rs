@@ -1,4 +1,5 @@
-//! Which certificate a server shows, as a client sees it: a handshake that trusts whatever comes, and says nothing after it.
+//! Which certificate a server presents to clients: makes a handshake that accepts any certificate, and sends nothing
+//! after it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -14,7 +15,7 @@ use super::certificate::Facts;
 
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The certificate that is shown at the address to who asks for the host.
+/// The certificate that a client gets at the address when it asks for the host.
 pub fn shown(address: SocketAddr, host: &str) -> io::Result<Facts> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider.clone())
@@ -36,7 +37,7 @@ pub fn shown(address: SocketAddr, host: &str) -> io::Result<Facts> {
     Facts::of(leaf).map_err(io::Error::other)
 }
 
-/// Who listens on every address is reached on loopback.
+/// A server that listens on every address is reached on loopback.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
@@ -46,7 +47,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// Trusts everybody, since nothing is told to them.
+/// Accepts every certificate, since nothing is sent.
 #[derive(Debug)]
 struct Onlooker(Arc<CryptoProvider>);
 

@@ -1,14 +1,14 @@
-//! TLS of our own, for clients that speak nothing else: a certificate of the operator's, or a local authority that is
-//! made on first use and that the operator's clients are told to trust.
+//! TLS for clients that need it: with the operator's certificate, or with a local authority that is made on first use
+//! and that clients must be configured to trust.
 //!
 //! ```text
 //!   source: files, or authority ─▶ certificate ─▶ keeper ─▶ handshake ─▶ host: is it ours? ─▶ the doors
 //! ```
 //!
 //! * [`authority`]: the local authority and the certificates it signs
-//! * [`certificate`]: what can be read off one; [`look`]: which one a server shows
-//! * [`keeper`]: the one that is shown, changed while running
-//! * [`host`]: who is meant, asked before any door; [`record`]: where the server listens, for `cove tls`
+//! * [`certificate`]: reads certificates; [`look`]: which one a server presents
+//! * [`keeper`]: the certificate in use, replaced while the server runs
+//! * [`host`]: checks the host before any door; [`record`]: where the server listens, for `cove tls`
 //!
 //! A wildcard must have two labels after it or clients refuse it, so where the domain is a single word (`localhost`)
 //! names are below `cove.` of it.
@@ -25,7 +25,7 @@ use std::path::PathBuf;
 pub use authority::Authority;
 pub use keeper::{Keeper, Source};
 
-/// In a request's extensions: it came through TLS of ours.
+/// In a request's extensions: it came by TLS.
 #[derive(Debug, Clone, Copy)]
 pub struct Secure;
 
@@ -35,7 +35,7 @@ pub enum TlsError {
     File { step: &'static str, path: PathBuf, source: std::io::Error },
     #[error("{} holds no usable {what}: {reason}", path.display())]
     Pem { path: PathBuf, what: &'static str, reason: String },
-    #[error("{} is missing; put it back, or remove {} for an authority that clients must trust anew", missing.display(), folder.display())]
+    #[error("{} is missing; put it back, or remove {} for a new authority, which clients must trust", missing.display(), folder.display())]
     Half { missing: PathBuf, folder: PathBuf },
     #[error("sign a certificate for {domain}: {reason}")]
     Sign { domain: String, reason: String },
@@ -45,7 +45,7 @@ pub enum TlsError {
     Use(#[from] rustls::Error),
 }
 
-/// The domain as certificates can bear it: without a port, and of two words at least.
+/// The domain as a certificate can name it: without a port, and with two labels at least.
 pub fn certified_domain(domain: &str) -> String {
     let name = domain.split(':').next().unwrap_or_default();
     if name.contains('.') { name.to_owned() } else { format!("cove.{name}") }

@@ -17,7 +17,7 @@ pub struct Record {
     pub issuer: Issuer,
 }
 
-/// Whose word the certificate is.
+/// Where the certificate comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Issuer {
@@ -26,7 +26,7 @@ pub enum Issuer {
 }
 
 impl Record {
-    /// What clients write as their domain: with the port, unless it is the one that https has anyway.
+    /// The domain for clients: with the port, unless it is the default of https.
     pub fn client_domain(&self) -> String {
         let name = certified_domain(&self.domain);
         match self.address.port() {
@@ -42,7 +42,7 @@ impl Record {
         written.map_err(|source| TlsError::File { step: "write", path, source })
     }
 
-    /// `None` where no server has listened with TLS yet, or an older one wrote something else.
+    /// `None` where no server has listened with TLS yet, or an older server wrote another format.
     pub fn read(folder: &Path) -> Option<Record> {
         serde_json::from_slice(&fs::read(folder.join("serving.json")).ok()?).ok()
     }

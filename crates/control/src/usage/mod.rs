@@ -1,7 +1,7 @@
-//! What is used, metered to the millisecond and priced by the operator's table.
+//! What sandboxes use, metered to the millisecond and priced by the operator's table.
 //!
-//! A span is written when a sandbox's rate changes (it starts, pauses, stops, is resized); the one that still runs is
-//! computed from the sandbox itself. So a sandbox costs no write while it lives.
+//! A span is written when a sandbox's rate changes (it starts, pauses, stops, is resized). The current span is computed
+//! from the sandbox itself, so a running sandbox causes no writes.
 
 pub mod report;
 
@@ -13,7 +13,7 @@ use crate::clock::Timestamp;
 use crate::sandbox::{Sandbox, State};
 use crate::store::usage::{Rate, Span};
 
-/// What a sandbox holds: all of it with processes, memory and disk while frozen, its disk alone when stopped.
+/// What a sandbox uses: everything while it has processes, memory and disk while frozen, its disk alone when stopped.
 pub fn rate(state: State, limits: &Limits) -> Rate {
     let disk = limits.disk.unwrap_or(0);
     match state {
@@ -26,7 +26,7 @@ pub fn rate(state: State, limits: &Limits) -> Rate {
     }
 }
 
-/// The span that the sandbox has been in up to now; none where it held nothing.
+/// The sandbox's current span; `None` where it uses nothing.
 pub fn open_span(sandbox: &Sandbox, now: Timestamp) -> Option<Span> {
     let rate = rate(sandbox.state, &sandbox.limits);
     if rate == Rate::default() || sandbox.pool.is_some() || now <= sandbox.metered_from {
@@ -42,10 +42,10 @@ pub fn open_span(sandbox: &Sandbox, now: Timestamp) -> Option<Span> {
     })
 }
 
-/// What a change of state makes of the account.
+/// What a state change does to the account.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Metered {
-    /// To be written.
+    /// The finished span, to be written.
     pub span: Option<Span>,
     pub metered_from: Timestamp,
 }

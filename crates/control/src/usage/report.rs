@@ -1,4 +1,4 @@
-//! What it all came to, with prices.
+//! The sum of all use, with prices.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ impl Default for Prices {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct Amount {
-    /// Seconds in which anything was held.
+    /// Seconds in which anything was used.
     pub seconds: f64,
     pub cpu_seconds: f64,
     pub memory_gib_seconds: f64,
@@ -45,7 +45,7 @@ pub struct Report {
     pub prices: Prices,
     pub total: Amount,
     pub by_sandbox: BTreeMap<String, Amount>,
-    /// Those without an owner under the empty name.
+    /// Sandboxes without an owner have the empty name.
     pub by_owner: BTreeMap<String, Amount>,
 }
 
@@ -76,7 +76,7 @@ impl Amount {
 }
 
 impl App {
-    /// Use between two times, of the organisation or of one sandbox; what still runs is counted up to now.
+    /// Use between two times, of the organisation or of one sandbox; a current span counts up to now.
     pub async fn usage(
         &self,
         caller: &Caller,

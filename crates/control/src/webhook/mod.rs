@@ -1,7 +1,7 @@
-//! Events sent to those who asked: signed, retried, in the durable queue.
+//! Webhooks: events are posted to subscribers, signed, retried, from the durable queue.
 //!
-//! A body is signed with HMAC-SHA256 of `{timestamp}.{body}`; the header `Cove-Signature: t=…,v1=…` carries both, so
-//! that an old delivery cannot be played again unnoticed. Retries reuse the delivery's id.
+//! A body is signed with HMAC-SHA256 of `{timestamp}.{body}`; the header `Cove-Signature: t=…,v1=…` carries both, so a
+//! receiver notices a replayed delivery. Retries reuse the delivery's id.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ use crate::{App, Caller, Error, Scope, neighbourhood, random};
 
 /// How long a receiver may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Events looked at at one time.
+/// How many events one round reads.
 const PAGE: u32 = 500;
-/// A transaction is written within this time.
+/// The longest that a transaction takes to commit.
 const SETTLING_MS: i64 = 10_000;
 const CURSOR: &str = "webhooks";
-/// Every event is a delivery to each: one organisation must not fill the queue of all.
+/// Every event is a delivery to each webhook: this keeps one organisation from filling the queue.
 const MOST: usize = 32;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,9 +29,9 @@ pub struct Webhook {
     pub id: String,
     pub organisation: String,
     pub url: String,
-    /// Kinds of event; all where empty.
+    /// Kinds of event; an empty list means all.
     pub kinds: Vec<String>,
-    /// What deliveries are signed with.
+    /// The secret that signs deliveries.
     pub secret: String,
     pub created_at: Timestamp,
     #[serde(default)]
@@ -42,10 +42,10 @@ pub struct Webhook {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reach {
-    /// The open internet, as for all that tenants ask for.
+    /// The public internet, as for every request of a tenant.
     #[default]
     Public,
-    /// The server's neighbourhood too: an operator made it.
+    /// Private addresses too: an operator made the webhook.
     Anywhere,
 }
 
@@ -109,7 +109,8 @@ impl App {
         if deleted { Ok(()) } else { Err(Error::not_found("webhook", id)) }
     }
 
-    /// Queues what happened since the last time; the queue's keys keep two servers from sending twice.
+    /// Queues deliveries for the events since the last round. The queue's unique keys keep two servers from sending
+    /// twice.
     pub(crate) async fn queue_webhooks(&self) -> Result<(), Error> {
         let Some(after) = self.store().cursor(CURSOR).await? else { return Ok(()) };
         let events = self.store().events(&EventFilter::default(), after, PAGE).await?;
@@ -133,9 +134,9 @@ impl App {
         if last > after { self.store().set_cursor(CURSOR, last).await } else { Ok(()) }
     }
 
-    /// How far the events can be left behind. Servers that share a database write at once, and a number may appear
-    /// after a higher one: the newest are looked at again for a while, and a delivery's own name keeps it from being
-    /// queued twice.
+    /// Up to which number events are done. Servers that share a database write at the same time, so a lower number may
+    /// appear after a higher one. The newest events are read again for a while; a delivery's unique name keeps it from
+    /// being queued twice.
     fn left_behind(&self, events: &[Event], after: i64) -> Option<i64> {
         let last = events.last()?.seq;
         if !self.shares_its_store() || events.len() >= PAGE as usize {
@@ -147,14 +148,14 @@ impl App {
     }
 
     pub(crate) async fn deliver_webhook(&self, job: &crate::job::Job) -> Result<(), Error> {
-        // Removed in the meantime: nobody waits for it.
+        // The webhook was removed in the meantime: nothing to do.
         let Some(webhook) = self.store().webhook(&job.subject).await? else { return Ok(()) };
         let body = serde_json::to_vec(&job.payload).map_err(Error::internal)?;
         let failed = |reason: String| Error::internal(format!("deliver to {}: {reason}", webhook.url));
         let client = match webhook.reach {
             Reach::Anywhere => self.http(),
             Reach::Public => {
-                // The configuration may have changed since it was made.
+                // The configuration may have changed since the webhook was made.
                 let url = reqwest::Url::parse(&webhook.url).map_err(|error| failed(error.to_string()))?;
                 neighbourhood::check_url(&self.config().private_targets, &url).map_err(failed)?;
                 self.guarded_http()

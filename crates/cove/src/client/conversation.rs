@@ -1,7 +1,7 @@
-//! A process of a sandbox over a WebSocket: what `exec`, `shell` and `logs` do once their flags are read.
+//! A process of a sandbox over a WebSocket: the common part of `exec`, `shell` and `logs`.
 //!
 //! Input, output and signals each have a task of their own, so that a command that does not read its input still shows
-//! its output. Signals travel as requests beside the socket: the socket may be stuffed with that input.
+//! its output. Signals travel as requests beside the socket: the socket may be full of input.
 
 use std::io::{self, Write};
 
@@ -21,7 +21,7 @@ use super::transcript::Transcript;
 use crate::complaint::{Complaint, code};
 use crate::terminal::{self, Raw};
 
-/// What the person's side brings.
+/// What comes from the person's side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Input {
     Closed,
@@ -32,7 +32,7 @@ pub enum Input {
 pub enum Until {
     /// The process has ended.
     Exit,
-    /// So many bytes have been shown.
+    /// How many bytes have been shown.
     Bytes(u64),
 }
 
@@ -54,7 +54,7 @@ pub struct Exit {
     pub out_of_memory: bool,
 }
 
-/// Where the process's own words go.
+/// Where the process's output goes.
 #[derive(Debug)]
 pub enum Output<'a> {
     Shown,
@@ -93,7 +93,7 @@ impl Output<'_> {
     }
 }
 
-/// Opens the stream with `opening` and stays until the end. The code is the command's own.
+/// Opens the stream with `opening` and stays until the end. Returns the command's exit code.
 pub async fn converse(
     client: &Client,
     sandbox: &str,
@@ -160,7 +160,7 @@ pub async fn converse(
             },
             number = signals.next() => match number {
                 SIGWINCH => if let (true, Some(size)) = (with_terminal, terminal::size()) {
-                    // A queue that is full has newer things to say than a size.
+                    // A full queue has newer events than this size.
                     let resize = json!({ "type": "resize", "rows": size.rows, "columns": size.columns });
                     let _ = queue.try_send(text(&resize));
                 },
@@ -206,22 +206,22 @@ async fn connect(client: &Client, path: &str) -> Result<Socket, Complaint> {
     let url = format!("{}/api{path}", client.url.replacen("http", "ws", 1));
     let mut request = url.into_client_request().map_err(|error| Complaint::usage(format!("COVE_URL: {error}")))?;
     if let Some(key) = &client.key {
-        let value = format!("Bearer {key}").parse().map_err(|_| Complaint::usage("COVE_API_KEY holds no key"))?;
+        let value = format!("Bearer {key}").parse().map_err(|_| Complaint::usage("COVE_API_KEY is not a valid key"))?;
         request.headers_mut().insert("authorization", value);
     }
     match tokio_tungstenite::connect_async(request).await {
         Ok((socket, _)) => Ok(socket),
-        // The server's own words come with a plain request: it answers the same.
+        // A plain request gets the server's sentence: it answers the same.
         Err(SocketError::Http(_)) => match client.send(client.request(Method::GET, path)).await {
             Err(complaint) => Err(complaint),
             Ok(response) => Err(Complaint::failed(format!("the server answered {} to a WebSocket", response.status()))),
         },
         Err(error) => Err(Complaint::failed(format!("no server answers at {}: {error}", client.url))
-            .hint("start one with `cove serve`, or set COVE_URL to where yours is")),
+            .hint("start one with `cove serve`, or set COVE_URL to the address of yours")),
     }
 }
 
-/// Reads standard input on a thread that nobody waits for: it ends with the program.
+/// Reads standard input on a thread of its own, which ends with the program.
 fn feed(queue: mpsc::Sender<Message>) {
     tokio::spawn(async move {
         let mut stdin = tokio::io::stdin();
@@ -242,7 +242,7 @@ fn feed(queue: mpsc::Sender<Message>) {
 async fn pass_on(client: &Client, sandbox: &str, pid: Option<u32>, signal: i32) {
     let (Some(pid), Ok(path)) = (pid, path(sandbox)) else { return };
     let request = client.request(Method::POST, &format!("{path}/processes/{pid}/signal"));
-    // A process that has ended meanwhile needs no signal.
+    // If the process has ended meanwhile, there is nothing to do.
     let _ = client.send(request.json(&json!({ "signal": signal, "group": true }))).await;
 }
 
@@ -261,7 +261,7 @@ fn report(exit: &Exit) -> u8 {
         return code::TIMED_OUT;
     }
     if exit.out_of_memory {
-        crate::render::say("cove: out of memory\nhint: cove explain tells how much there was");
+        crate::render::say("cove: out of memory\nhint: `cove explain` shows how much there was");
     }
     u8::try_from(exit.status & 0xff).unwrap_or(code::FAILED)
 }
@@ -281,8 +281,8 @@ pub fn program_code(message: &str) -> Option<u8> {
 
 fn parse(word: &str) -> Result<Word, Complaint> {
     serde_json::from_str(word).map_err(|error| {
-        Complaint::failed(format!("the server said what was not expected: {error}"))
-            .hint("is it of the same version as this program?")
+        Complaint::failed(format!("unexpected message from the server: {error}"))
+            .hint("has the server the same version as this program?")
     })
 }
 

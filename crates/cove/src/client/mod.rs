@@ -1,7 +1,7 @@
-//! The verbs' way to a server: its native API over HTTP.
+//! The client of the verbs: the server's native API over HTTP.
 //!
-//! `COVE_URL` says where, `COVE_API_KEY` who. On the machine of a server that was started without more ado neither is
-//! needed: the usual address is tried, and the first key is read from the data directory.
+//! `COVE_URL` is the server's address, `COVE_API_KEY` the key. On the machine of a server with default settings neither
+//! is needed: the client tries the default address and reads the first key from the data directory.
 
 pub mod conversation;
 pub mod sandbox;
@@ -20,7 +20,7 @@ use crate::place::Place;
 
 pub const DEFAULT_URL: &str = "http://127.0.0.1:7070";
 
-/// What may stand in a path as it is (RFC 3986, unreserved).
+/// Characters that need no escape in a path (RFC 3986, unreserved).
 const KEPT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 pub struct Client {
@@ -42,7 +42,7 @@ impl Client {
         let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let url = set("COVE_URL").unwrap_or_else(|| DEFAULT_URL.to_owned());
         if !url.starts_with("http://") && !url.starts_with("https://") {
-            return Err(Complaint::usage(format!("COVE_URL is `{url}`, which is no address of a server"))
+            return Err(Complaint::usage(format!("COVE_URL is `{url}`, which is not the address of a server"))
                 .hint(format!("write it like {DEFAULT_URL}")));
         }
         let url = url.trim_end_matches('/').to_owned();
@@ -64,7 +64,7 @@ impl Client {
         }
     }
 
-    /// Sends, and makes a complaint of everything that is not a success.
+    /// Sends the request; everything but success becomes a complaint.
     pub async fn send(&self, request: RequestBuilder) -> Result<Response, Complaint> {
         let response = request.send().await.map_err(|error| self.unreachable(&error))?;
         if response.status().is_success() {
@@ -87,11 +87,11 @@ impl Client {
 
     pub async fn read<T: DeserializeOwned>(&self, response: Response) -> Result<T, Complaint> {
         let body = response.bytes().await.map_err(|error| self.unreachable(&error))?;
-        // An empty answer is `null`: some calls have nothing to say.
+        // Some calls have an empty answer: it is read as `null`.
         let body = if body.is_empty() { b"null".as_slice() } else { &body };
         serde_json::from_slice(body).map_err(|error| {
-            Complaint::failed(format!("the answer of {} is not what was expected: {error}", self.url))
-                .hint("is it a Cove server, and of the same version as this program?")
+            Complaint::failed(format!("unexpected answer from {}: {error}", self.url))
+                .hint("is it a Cove server of the same version as this program?")
         })
     }
 
@@ -102,7 +102,7 @@ impl Client {
         }
         let complaint = Complaint::failed(format!("no server answers at {}: {cause}", self.url));
         if error.is_connect() {
-            complaint.hint("start one with `cove serve`, or set COVE_URL to where yours is")
+            complaint.hint("start one with `cove serve`, or set COVE_URL to the address of yours")
         } else {
             complaint
         }
@@ -124,23 +124,20 @@ impl Client {
             StatusCode::UNAUTHORIZED if self.key.is_none() => {
                 complaint.hint("set COVE_API_KEY; `cove serve` printed the first key when it started")
             }
-            StatusCode::UNAUTHORIZED => {
-                complaint.hint("COVE_API_KEY holds another server's key, or one that was revoked")
-            }
+            StatusCode::UNAUTHORIZED => complaint.hint("COVE_API_KEY is the key of another server, or was revoked"),
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => match retry_after {
                 Some(seconds) => complaint.hint(format!("try again in {seconds} s")),
                 None => complaint,
             },
-            StatusCode::NOT_FOUND if refusal.code == "not_found" => complaint.hint("`cove ls` shows what is there"),
+            StatusCode::NOT_FOUND if refusal.code == "not_found" => complaint.hint("`cove ls` lists the sandboxes"),
             _ => complaint,
         }
     }
 }
 
-/// The TLS library leaves the choice of its primitives to the program. Asked before the first HTTP client is made, even
-/// one that will speak plain HTTP.
+/// The TLS library needs a choice of its primitives before the first HTTP client is made, even one for plain HTTP.
 pub fn prepare_tls() {
-    // Refused the second time: then it is done already.
+    // Fails the second time: then it is already done.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 

@@ -1,4 +1,4 @@
-//! A sandbox as the server tells of it: what the verbs show, and the whole for `--json`.
+//! A sandbox as the server reports it: what the verbs show, and the whole object for `--json`.
 
 use std::collections::BTreeMap;
 
@@ -60,12 +60,12 @@ pub struct Timers {
 impl Sandbox {
     pub fn parse(value: Value) -> Result<Sandbox, Complaint> {
         serde_json::from_value(value).map_err(|error| {
-            Complaint::failed(format!("the server's sandbox is not what was expected: {error}"))
-                .hint("is the server of the same version as this program?")
+            Complaint::failed(format!("unexpected sandbox from the server: {error}"))
+                .hint("has the server the same version as this program?")
         })
     }
 
-    /// What people call it.
+    /// Its name, or its id where it has none.
     pub fn called(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.id)
     }
@@ -83,7 +83,9 @@ impl Sandbox {
 /// The path of a sandbox, by id or name.
 pub fn path(sandbox: &str) -> Result<String, Complaint> {
     if matches!(sandbox, "" | "." | "..") {
-        return Err(Complaint::usage(format!("`{sandbox}` is no sandbox")).hint("`cove ls` shows what is there"));
+        return Err(
+            Complaint::usage(format!("`{sandbox}` is not the name of a sandbox")).hint("`cove ls` lists the sandboxes")
+        );
     }
     Ok(format!("/sandboxes/{}", segment(sandbox)))
 }
@@ -93,13 +95,13 @@ impl Client {
         self.get(&path(sandbox)?).await
     }
 
-    /// Changes one setting; the answer is the sandbox after it.
+    /// Changes one setting; returns the changed sandbox.
     pub async fn set(&self, sandbox: &str, method: Method, setting: &str, body: &Value) -> Result<Value, Complaint> {
         let request = self.request(method, &format!("{}/{setting}", path(sandbox)?));
         self.read(self.send(request.json(body)).await?).await
     }
 
-    /// Asks for a change of state; the answer is the sandbox after it.
+    /// Changes the state; returns the changed sandbox.
     pub async fn change(&self, sandbox: &str, change: &str) -> Result<Value, Complaint> {
         self.post(&format!("{}/{change}", path(sandbox)?), &serde_json::json!({})).await
     }

@@ -1,4 +1,4 @@
-//! What a process said and how it ended, kept for `--json` instead of being shown.
+//! The output of a process and how it ended, kept for `--json` instead of being shown.
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ pub struct Transcript {
 }
 
 impl Transcript {
-    /// Of a process that is known already.
+    /// A transcript of a process whose number is known.
     pub fn of(pid: u32) -> Transcript {
         Transcript { pid: Some(pid), ..Transcript::default() }
     }

@@ -7,7 +7,7 @@ use crate::complaint::Complaint;
 
 /// Move a stopped sandbox's files into the archive
 ///
-/// It takes no room on the server's own disk any more. `cove start` brings it back.
+/// It then uses no room on the server's own disk. `cove start` brings it back.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:

@@ -14,7 +14,7 @@ Examples:
   cove audit -n 20
   cove audit --before 1200        # the page before that number")]
 pub struct Arguments {
-    /// So many of the newest
+    /// How many of the newest
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
     /// Only entries before this number

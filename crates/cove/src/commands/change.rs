@@ -1,4 +1,4 @@
-//! What the verbs share that change a sandbox: its state for each that is named, or one of its settings.
+//! Shared by verbs that change sandboxes: the state of each named one, or a setting of one.
 
 use clap::Args;
 use reqwest::Method;
@@ -20,7 +20,7 @@ pub struct Targets {
     pub json: bool,
 }
 
-/// One sandbox, and how the answer is told.
+/// One sandbox, and the form of the answer.
 #[derive(Debug, Args)]
 pub struct Target {
     /// Its name or id
@@ -32,7 +32,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Changes one setting, and tells the sandbox as it is then.
+    /// Changes one setting and shows the changed sandbox.
     pub fn set(
         &self,
         method: Method,
@@ -50,18 +50,18 @@ impl Target {
     }
 }
 
-/// The fields that were named; nothing where none was.
+/// The fields that were given; `None` where none was.
 pub fn object_of<const N: usize>(fields: [(&str, Option<Value>); N]) -> Option<Value> {
     let fields: Map<_, _> = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
     (!fields.is_empty()).then_some(Value::Object(fields))
 }
 
-/// The word of the API's path, which is the verb's own.
+/// The last part of the API's path, which is the verb's name.
 pub struct Change {
     pub verb: &'static str,
 }
 
-/// Prints each name that was changed; goes on after a refusal and tells it at the end by the exit code.
+/// Prints each name that was changed. Continues after a refusal; the exit code reports it at the end.
 pub fn run(targets: &Targets, change: Change) -> Result<u8, Complaint> {
     each(&targets.sandboxes, async |client, sandbox| {
         let waits = format!("{} {sandbox}", change.verb);
@@ -74,7 +74,7 @@ pub fn run(targets: &Targets, change: Change) -> Result<u8, Complaint> {
     })
 }
 
-/// Carries out `work` for each. With one sandbox its complaint is the verb's own.
+/// Runs `work` for each. With a single sandbox, its complaint is the verb's.
 pub fn each(sandboxes: &[String], work: impl AsyncFn(&Client, &str) -> Result<(), Complaint>) -> Result<u8, Complaint> {
     let client = Client::from_environment()?;
     block_on(async {

@@ -1,4 +1,4 @@
-//! `cove completions`: the script that teaches a shell our verbs, our flags, and the sandboxes that are there.
+//! `cove completions`: a shell script that completes verbs, flags and names of sandboxes.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,7 @@ use crate::complaint::Complaint;
 
 /// Print a completion script for your shell
 ///
-/// The script asks this program what could follow, so that it also offers the names of sandboxes.
+/// The script asks this program for completions, so it also knows the names of your sandboxes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -31,7 +31,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
         Shell::Zsh => &Zsh,
         other => return Err(Complaint::usage(format!("there is no script for {other}"))),
     };
-    // As it is called: an update at the same place needs no new script.
+    // The program's path as it was called: after an update at the same place the script still works.
     let program = std::env::current_exe()?;
     let mut script = Vec::new();
     shell.write_registration("COMPLETE", "cove", "cove", &program.to_string_lossy(), &mut script)?;

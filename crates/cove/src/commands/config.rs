@@ -1,4 +1,4 @@
-//! `cove config`: what a server would begin with.
+//! `cove config`: the configuration that a server would use.
 
 use std::path::PathBuf;
 
@@ -10,9 +10,9 @@ use super::settings::{self, Flags, usual_file};
 use crate::complaint::{Complaint, code};
 use crate::render::{Rows, Tone, print, print_json, say};
 
-/// Look at the server's configuration
+/// Check or show the server's configuration
 ///
-/// A file gives way to the environment, the environment to flags.
+/// The environment overrides the file, flags override the environment.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -25,7 +25,7 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Act {
-    /// Name all that is wrong in a file, by its line
+    /// List all mistakes in a file, with their lines
     Check {
         /// The file [default: the one that `cove serve` would read]
         file: Option<PathBuf>,
@@ -33,7 +33,7 @@ enum Act {
         #[arg(long)]
         json: bool,
     },
-    /// Show what counts and where each value came from; secrets are hidden
+    /// Show the effective values and where each came from; secrets are hidden
     Show {
         #[command(flatten)]
         flags: Box<Flags>,

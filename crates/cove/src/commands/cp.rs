@@ -1,7 +1,7 @@
 //! `cove cp`: files and folders into a sandbox and out of it.
 //!
-//! Into it a folder travels as one tar stream. Out of it every file is fetched by name: what a sandbox says is not to be
-//! trusted, and an archive of its making could hold devices, set-uid programs, or paths that lead elsewhere.
+//! A folder goes in as one tar stream. Out of the sandbox every file is fetched by name: a sandbox is not trusted, and
+//! its archive could contain devices, set-uid programs, or paths that lead elsewhere.
 
 use std::io::Write;
 use std::path::{Component, Path};
@@ -40,10 +40,10 @@ pub struct Arguments {
     /// What to copy
     #[arg(add = crate::complete::copied())]
     from: String,
-    /// Where to
+    /// The destination
     #[arg(add = crate::complete::copied())]
     to: String,
-    /// Whose rights count inside
+    /// Use the rights of this user inside
     #[arg(short, long, value_name = "USER")]
     user: Option<String>,
     /// Print what was copied as JSON
@@ -51,10 +51,10 @@ pub struct Arguments {
     json: bool,
 }
 
-/// What travelled, and where it lies now.
+/// What was copied, and where it is now.
 struct Copied {
     to: String,
-    /// Unknown of an archive.
+    /// Unknown for an archive.
     files: Option<u64>,
     bytes: u64,
 }
@@ -135,7 +135,7 @@ impl Inside<'_> {
         }
         let local = Path::new(from);
         let known = std::fs::metadata(local).map_err(|error| Complaint::failed(format!("{from}: {error}")))?;
-        // Into a folder that is there under its own name, as cp does.
+        // Into an existing folder under its own name, as cp does.
         let target = match std::path::absolute(local)?.file_name().and_then(|name| name.to_str()) {
             Some(name) if to.is_empty() || to.ends_with('/') || self.is_directory(to).await => {
                 format!("{}{}{name}", to, if to.is_empty() || to.ends_with('/') { "" } else { "/" })
@@ -168,7 +168,7 @@ impl Inside<'_> {
         Ok(count.get())
     }
 
-    /// A folder that is not there yet is unpacked beside its place and named when all of it has come.
+    /// A new folder is unpacked under another name and renamed when it is complete.
     async fn put_folder(&self, from: &Path, to: &str) -> Result<u64, Complaint> {
         if self.look(to).await.is_ok() {
             return self.unpack(from, to).await;
@@ -190,7 +190,7 @@ impl Inside<'_> {
         self.client.send(request.json(&body)).await.map(drop)
     }
 
-    /// What an unfinished copy made. The complaint that brought us here is the one to tell.
+    /// Removes what an unfinished copy made. The first complaint is the one to report.
     async fn remove(&self, path: &str) {
         if let Ok(call) = self.call("", &[("path", path), ("recursive", "true")]) {
             let _ = self.client.delete(&call).await;
@@ -239,7 +239,7 @@ impl Inside<'_> {
         }
         // Nothing here is touched before the server has the file.
         let source = self.open(from).await?;
-        // Under the sandbox's own name for it no link is followed; a path that was written out is its writer's.
+        // A name from the sandbox follows no link; a path that the person wrote may.
         let file = if folder.is_dir() {
             Landing::at(folder).and_then(|landing| landing.file(Path::new(name)))
         } else {
@@ -256,7 +256,7 @@ impl Inside<'_> {
         Ok(Source { path: path.to_owned(), answer: self.client.send(request).await? })
     }
 
-    /// A folder that is not here yet gets its name when all of it has come; into one that is, file by file.
+    /// A new folder is renamed when it is complete; an existing one is filled file by file.
     async fn get_folder(&self, from: &str, to: &Path) -> Result<(u64, u64), Complaint> {
         match Draft::of(to).map_err(|error| failed(to, error))? {
             None => self.get_into(from, to, to).await,
@@ -268,8 +268,8 @@ impl Inside<'_> {
         }
     }
 
-    /// Folders and files as they are listed; links last, so that no file is ever written through one. Returns how many
-    /// files came, and their bytes. Complaints name them below `shown`.
+    /// Writes folders and files as they are listed; links last, so that no file is ever written through one. Returns
+    /// how many files, and their bytes. Complaints name them below `shown`.
     async fn get_into(&self, from: &str, to: &Path, shown: &Path) -> Result<(u64, u64), Complaint> {
         const DEEPEST: usize = 64;
         let depth = DEEPEST.to_string();
@@ -282,9 +282,9 @@ impl Inside<'_> {
             let Some(relative) = below(&root.path, &entry.path) else { continue };
             let local = shown.join(relative);
             match entry.kind.as_str() {
-                // What is in it was not told.
+                // The list does not go deeper.
                 "directory" if relative.components().count() >= DEEPEST => {
-                    return Err(Complaint::failed(format!("{} lies {DEEPEST} folders deep", entry.path))
+                    return Err(Complaint::failed(format!("{} is {DEEPEST} folders deep", entry.path))
                         .hint("pack it inside with tar and copy the archive"));
                 }
                 "directory" => landing.directory(relative).map(drop).map_err(|error| failed(&local, error))?,
@@ -297,7 +297,7 @@ impl Inside<'_> {
                     file.finish().map_err(|error| failed(&local, error))?;
                 }
                 "symlink" => links.extend(entry.target.as_ref().map(|target| (relative, target))),
-                _ => crate::render::say(&format!("cove: {} is no file, folder or link: left out", entry.path)),
+                _ => crate::render::say(&format!("cove: {} is not a file, folder or link: left out", entry.path)),
             }
         }
         for (relative, target) in links {
@@ -331,7 +331,7 @@ fn failed(path: &Path, error: std::io::Error) -> Complaint {
     Complaint::failed(format!("write {}: {error}", path.display()))
 }
 
-/// A name beside a path inside, for what is not whole yet.
+/// A temporary name next to a path inside, for an incomplete copy.
 fn draft_beside(path: &str) -> String {
     let (folder, name) = match path.trim_end_matches('/').rsplit_once('/') {
         Some((folder, name)) => (format!("{folder}/"), name),
@@ -340,7 +340,7 @@ fn draft_beside(path: &str) -> String {
     format!("{folder}.cove-draft-{}-{name}", std::process::id())
 }
 
-/// The rest of a path below its root; nothing for one that leads elsewhere, whatever the sandbox says.
+/// The rest of a path below its root; `None` for a path that leads elsewhere, whatever the sandbox says.
 fn below<'a>(root: &str, path: &'a str) -> Option<&'a Path> {
     let rest = Path::new(path).strip_prefix(root).ok()?;
     let plain = rest.components().all(|part| matches!(part, Component::Normal(_)));

@@ -14,7 +14,7 @@ use crate::complaint::Complaint;
 use crate::progress::waiting;
 use crate::render::{print, print_json, say, word};
 
-/// Make a sandbox that lives on
+/// Make a sandbox that keeps running
 ///
 /// Prints its name, or its id where it has none. It has no network unless you ask for one.
 #[derive(Debug, Args)]
@@ -25,22 +25,22 @@ Examples:
   cove create --network full --idle never
   id=$(cove create) && cove exec $id -- uname -a")]
 pub struct Arguments {
-    /// A name to call it by
+    /// Its name
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// What it starts from
+    /// The template to start from
     #[arg(long, value_name = "NAME")]
     template: Option<String>,
-    /// A label; can be said several times
+    /// A label; can be repeated
     #[arg(short, long, value_name = "NAME=VALUE", value_parser = parse_pair)]
     label: Vec<(String, String)>,
-    /// A variable for all its commands; can be said several times
+    /// A variable for all its commands; can be repeated
     #[arg(short, long, value_name = "NAME=VALUE", value_parser = parse_pair)]
     env: Vec<(String, String)>,
-    /// Where it runs, where the server has a choice
+    /// Where it runs, if the server has several providers
     #[arg(long, value_name = "NAME")]
     provider: Option<String>,
-    /// Give the one of this name if it is there already, started if it does not run
+    /// Return the sandbox of this name if it exists already, and start it if it does not run
     #[arg(long, requires = "name")]
     ensure: bool,
 
@@ -50,7 +50,7 @@ pub struct Arguments {
     timers: Timers,
     #[command(flatten)]
     policy: Policy,
-    /// Nobody can be reached: the default now
+    /// No network: this is the default now
     #[arg(long, hide = true, conflicts_with = "network")]
     no_network: bool,
 
@@ -80,7 +80,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     Ok(0)
 }
 
-/// Only what was said: the server knows its own defaults.
+/// Only what was given: the server knows its defaults.
 fn body(arguments: &Arguments, network: Option<Value>) -> Value {
     let mut body = Map::new();
     let mut set = |name: &str, value: Option<Value>| {

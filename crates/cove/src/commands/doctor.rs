@@ -1,4 +1,4 @@
-//! `cove doctor`: what this host can do for sandboxes, what is missing, how to get it.
+//! `cove doctor`: what this host can do, what is missing, and how to get it.
 
 use clap::Args;
 use cove_engine::doctor::{self, Finding, Need, Verdict};
@@ -42,7 +42,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     Ok(if ready { 0 } else { code::FAILED })
 }
 
-/// Of the data directories that this user's sandboxes lie in.
+/// The data directories of this user's sandboxes.
 fn realms() -> Vec<String> {
     let place = Place::new(None);
     let folders = [place.data(), place.ephemeral(Files::InMemory), place.ephemeral(Files::OnDisk)];
@@ -67,7 +67,7 @@ fn table(findings: &[Finding]) -> Result<(), Complaint> {
     rows.print()
 }
 
-/// What can be done, apart from the table: commands to copy must not be broken by a column.
+/// The remedies, below the table: a column would break commands that people copy.
 fn remedies(findings: &[Finding]) -> Result<(), Complaint> {
     let mut open = findings.iter().filter_map(|finding| Some((&finding.name, finding.remedy.as_ref()?))).peekable();
     if open.peek().is_some() {

@@ -9,20 +9,20 @@ use crate::client::{Client, block_on, query_string};
 use crate::complaint::Complaint;
 use crate::render::{print, print_json};
 
-/// Show what has happened to sandboxes
+/// Show what happened to sandboxes
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   cove events -n 20
   cove events --sandbox box --json")]
 pub struct Arguments {
-    /// Go on, and show what happens from now on
+    /// Continue, and show new events as they happen
     #[arg(short, long)]
     follow: bool,
-    /// Only of this sandbox, by name or id
+    /// Only events of this sandbox, by name or id
     #[arg(long, value_name = "SANDBOX", add = crate::complete::sandboxes())]
     sandbox: Option<String>,
-    /// So many of the newest
+    /// How many of the newest
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
     /// Print JSON, one event on each line with --follow
@@ -68,7 +68,7 @@ async fn follow(client: &Client, query: &str, as_json: bool) -> Result<u8, Compl
             match serde_json::from_str(data.trim()) {
                 Ok(Value::Array(events)) => events.iter().try_for_each(|event| tell(event, as_json))?,
                 Ok(event) => tell(&event, as_json)?,
-                Err(error) => return Err(Complaint::failed(format!("an event that is no JSON: {error}"))),
+                Err(error) => return Err(Complaint::failed(format!("an event is not JSON: {error}"))),
             }
         }
     }
@@ -79,7 +79,7 @@ fn tell(event: &Value, as_json: bool) -> Result<(), Complaint> {
     if as_json { print(&event.to_string()) } else { print(&line(event)) }
 }
 
-/// When, which, what, why.
+/// Time, sandbox, event, reason.
 fn line(event: &Value) -> String {
     let word = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let at = word("/at").split('.').next().unwrap_or_default().trim_end_matches('Z').replace('T', " ");

@@ -16,7 +16,7 @@ use crate::terminal;
 
 /// Run a command in a sandbox
 ///
-/// Its output, its input and its exit code are the command's own, as with `cove run`.
+/// Input, output and the exit code are the command's, as with `cove run`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 With --json one object comes when the command has ended, and the exit code is still the command's own:
@@ -34,7 +34,7 @@ pub struct Arguments {
     /// Give the command a terminal
     #[arg(short, long)]
     tty: bool,
-    /// Set a variable; can be said several times
+    /// Set a variable; can be repeated
     #[arg(short, long, value_name = "NAME=VALUE", value_parser = super::create::parse_pair)]
     env: Vec<(String, String)>,
     /// Start in this directory
@@ -49,7 +49,7 @@ pub struct Arguments {
     /// Start it, print its process number and leave it running
     #[arg(short, long, conflicts_with_all = ["interactive", "tty"])]
     detach: bool,
-    /// Print what came of it as JSON, instead of its output as it comes
+    /// Print the result as JSON at the end, instead of the output
     #[arg(long, conflicts_with = "tty")]
     json: bool,
     /// A name to find the process by later, with `cove logs`

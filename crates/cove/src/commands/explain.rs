@@ -1,38 +1,36 @@
-//! `cove explain`: why a sandbox is in its state, in words.
+//! `cove explain`: why a sandbox is in its state.
 
 use clap::Args;
 use serde_json::Value;
 
+use super::change::Target;
 use crate::client::sandbox::path;
 use crate::client::{Client, block_on};
 use crate::complaint::Complaint;
 use crate::render::{print, print_json};
 
-/// Tell why a sandbox is in its state: cause, evidence, remedy
+/// Explain why a sandbox is in its state: cause, evidence, remedy
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
   cove explain box")]
 pub struct Arguments {
-    /// Its name or id
-    #[arg(add = crate::complete::sandboxes())]
-    sandbox: String,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    target: Target,
 }
 
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
+    let target = &arguments.target;
     let client = Client::from_environment()?;
-    let explained: Value = block_on(client.get(&format!("{}/explain", path(&arguments.sandbox)?)))?;
-    if arguments.json {
+    let explained: Value = block_on(client.get(&format!("{}/explain", path(&target.sandbox)?)))?;
+    if target.json {
         print_json(&explained)?;
         return Ok(0);
     }
     let state = explained.get("state").and_then(Value::as_str).unwrap_or_default();
     let cause =
         explained.get("cause").and_then(|cause| cause.get("message")).and_then(Value::as_str).unwrap_or_default();
-    print(&format!("{} is {}: {cause}", arguments.sandbox, state))?;
+    print(&format!("{} is {}: {cause}", target.sandbox, state))?;
     let lines = |name: &str| -> Vec<String> {
         let lines = explained.get(name).and_then(Value::as_array).into_iter().flatten();
         lines.filter_map(|line| line.as_str().map(str::to_owned)).collect()

@@ -17,7 +17,7 @@ Examples:
 pub struct Arguments {
     #[command(flatten)]
     target: Target,
-    /// How long from now; `never` takes the end away
+    /// How long from now; `never` removes the end
     #[arg(value_name = "TIME", value_parser = parse_span)]
     time: Span,
 }

@@ -13,10 +13,10 @@ use crate::render::{List, Tone, moment, number, word};
 Example:
   cove jobs --state failed")]
 pub struct Arguments {
-    /// Only those in this state: queued, running, done, failed
+    /// Only jobs in this state: queued, running, done, failed
     #[arg(short, long, value_name = "STATE", value_parser = ["queued", "running", "done", "failed"])]
     state: Option<String>,
-    /// So many of the newest
+    /// How many of the newest
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
     /// Print JSON

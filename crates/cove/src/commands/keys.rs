@@ -30,14 +30,14 @@ enum Act {
         #[arg(long)]
         json: bool,
     },
-    /// Make a key and print its secret, which is told this once
+    /// Make a key and print its secret, which is shown only once
     Create {
         /// What it is for
         name: String,
         /// What it may do
         #[arg(long, value_enum, default_value = "write")]
         scope: Scope,
-        /// It ends after this time
+        /// It expires after this time
         #[arg(long, value_name = "TIME", value_parser = parse_duration)]
         expires: Option<Duration>,
         /// For another organisation (operators)
@@ -47,11 +47,11 @@ enum Act {
         #[arg(long)]
         json: bool,
     },
-    /// Make a key in the place of another and revoke the old one: the same name, scope and time that is left
+    /// Replace a key: make one with the same name, scope and remaining time, and revoke the old one
     Rotate {
         /// The old key's id
         id: String,
-        /// Leave the old key valid; revoke it when nobody uses it any more
+        /// Keep the old key valid; revoke it when nobody uses it any more
         #[arg(long)]
         keep: bool,
         /// Print JSON
@@ -69,7 +69,7 @@ enum Act {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Scope {
-    /// Look
+    /// Read
     Read,
     /// Make, use and remove sandboxes
     Write,
@@ -115,7 +115,7 @@ fn tell_new(made: &Value, as_json: bool) -> Result<(), Complaint> {
         true => print_json(made)?,
         false => print(made["secret"].as_str().unwrap_or_default())?,
     }
-    say("hint: keep it now: the server has only its hash");
+    say("hint: store it now: the server keeps only its hash");
     Ok(())
 }
 
@@ -123,9 +123,7 @@ fn tell_new(made: &Value, as_json: bool) -> Result<(), Complaint> {
 async fn rotate(client: &Client, id: &str) -> Result<Value, Complaint> {
     let keys: Vec<Value> = client.get("/keys").await?;
     let Some(old) = keys.iter().find(|key| key["id"] == id && key["revoked_at"].is_null()) else {
-        return Err(
-            Complaint::failed(format!("there is no valid key `{id}`")).hint("`cove keys ls` shows what is there")
-        );
+        return Err(Complaint::failed(format!("there is no valid key `{id}`")).hint("`cove keys ls` lists the keys"));
     };
     let left = match old["expires_at"].as_str().and_then(|end| end.parse::<jiff::Timestamp>().ok()) {
         Some(end) => {

@@ -37,7 +37,7 @@ fn parse_step(text: &str) -> Result<Step, String> {
     match (text.split_once('='), text.strip_suffix('-')) {
         (Some((name, value)), _) if !name.is_empty() => Ok(Step::Set(name.to_owned(), value.to_owned())),
         (None, Some(name)) if !name.is_empty() => Ok(Step::Remove(name.to_owned())),
-        _ => Err("no label; write NAME=VALUE to set one, NAME- to remove one".into()),
+        _ => Err("not a label; write NAME=VALUE to set one, NAME- to remove one".into()),
     }
 }
 

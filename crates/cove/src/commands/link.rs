@@ -30,13 +30,13 @@ pub struct Arguments {
     /// The port that something listens on inside
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
-    /// How long the link opens it
+    /// How long the link works
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     expires: Option<Duration>,
     /// Open all ports of the sandbox to everybody who knows the address
     #[arg(long, conflicts_with = "private")]
     public: bool,
-    /// Ask for a token again
+    /// Require a token again
     #[arg(long)]
     private: bool,
 }

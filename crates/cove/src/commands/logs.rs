@@ -1,4 +1,4 @@
-//! `cove logs`: what a process of a sandbox has said.
+//! `cove logs`: the output of a process of a sandbox.
 
 use clap::Args;
 use serde::Deserialize;
@@ -10,7 +10,7 @@ use crate::client::transcript::Transcript;
 use crate::client::{Client, block_on};
 use crate::complaint::Complaint;
 
-/// Show what a process of a sandbox has said
+/// Show the output of a process of a sandbox
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -21,7 +21,7 @@ With --json one object comes, with --follow once the process has ended:
   {\"pid\", \"tag\", \"running\", \"exit_code\", \"timed_out\", \"out_of_memory\", \"stdout\", \"stderr\", \"lost_bytes\"}
 exit_code is null while it runs; what a terminal showed is stdout.")]
 pub struct Arguments {
-    /// Go on until it ends
+    /// Follow it until it ends
     #[arg(short, long)]
     follow: bool,
     /// Print it as JSON
@@ -30,7 +30,7 @@ pub struct Arguments {
     /// The sandbox's name or id
     #[arg(add = crate::complete::sandboxes())]
     sandbox: String,
-    /// Its number or tag; the one that was started last otherwise
+    /// Its process number or tag [default: the one that was started last]
     process: Option<String>,
 }
 
@@ -73,7 +73,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
             told["running"] = json!(told["exit_code"].is_null());
             crate::render::print_json(&told)?;
         }
-        // The verb succeeded, whatever became of the process.
+        // The verb succeeded, however the process ended.
         Ok(0)
     })
 }

@@ -19,10 +19,10 @@ Examples:
   cove ls --state running --label project=demo
   cove rm $(cove ls -q --label project=demo)")]
 pub struct Arguments {
-    /// Only those with this label; can be said several times
+    /// Only sandboxes with this label; can be repeated
     #[arg(short, long, value_name = "NAME=VALUE")]
     label: Vec<String>,
-    /// Only those in this state: running, paused, stopped, archived, failed …
+    /// Only sandboxes in this state: running, paused, stopped, archived, failed …
     #[arg(short, long, value_name = "STATE")]
     state: Option<String>,
     /// Print ids alone, one on each line
@@ -98,7 +98,7 @@ pub async fn fetch(client: &Client, query: &[(&str, &str)]) -> Result<Vec<Value>
     }
 }
 
-/// With the cause, where somebody would ask for it.
+/// The state, with its cause where people would ask for it.
 fn told_state(sandbox: &Sandbox) -> String {
     let Sandbox { state, cause, .. } = sandbox;
     match cause.code.as_str() {
@@ -108,7 +108,7 @@ fn told_state(sandbox: &Sandbox) -> String {
     }
 }
 
-/// What ends its state by itself, when, and why.
+/// Which timer ends its state, when, and why.
 fn end(sandbox: &Sandbox, now: Timestamp) -> String {
     let timers = &sandbox.timers;
     let after = |from: Option<Timestamp>, seconds: Option<u64>| {
@@ -134,7 +134,7 @@ fn end(sandbox: &Sandbox, now: Timestamp) -> String {
     }
 }
 
-/// Nothing when the second lies before the first.
+/// `None` when the second is before the first.
 fn between(from: Timestamp, to: Timestamp) -> String {
     match to.duration_since(from).try_into() {
         Ok(duration) => show_duration(duration),

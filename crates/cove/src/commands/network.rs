@@ -14,9 +14,9 @@ use crate::complaint::Complaint;
 use crate::reachable::Reachable;
 use crate::render::{Rows, Tone, print_json, word};
 
-/// Show whom a sandbox can reach, or change it
+/// Show or change what a sandbox can reach
 ///
-/// A change replaces the whole policy and counts for new connections at once. A sandbox that was started without any
+/// A change replaces the whole policy and applies to new connections at once. A sandbox that was started without a
 /// network gets one when it is started again.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -29,30 +29,31 @@ Examples:
 pub struct Arguments {
     #[command(flatten)]
     target: Target,
-    /// Who can be reached besides --allow
+    /// What can be reached besides --allow
     #[arg(value_name = "KIND", value_enum)]
     kind: Option<NetworkKind>,
-    /// Let this be reached. A name counts as the addresses it has now. Can be said several times
+    /// Allow this address, network or name (the addresses that it has now); can be repeated
     #[arg(long, value_name = "HOST|CIDR[:PORT]", requires = "kind")]
     allow: Vec<String>,
-    /// Refuse this, though `full` would let it through; can be said several times
+    /// Refuse this, even with `full`; can be repeated
     #[arg(long, value_name = "CIDR[:PORT]", requires = "kind")]
     deny: Vec<String>,
-    /// Ask this DNS server for names, not the host's; can be said several times
+    /// Use this DNS server instead of the host's; can be repeated
     #[arg(long, value_name = "ADDRESS", requires = "kind")]
     resolver: Vec<IpAddr>,
 }
 
-/// What `create` can be asked, in the words of `run`.
+/// The flags of `create`, named as those of `run`.
 #[derive(Debug, Args)]
 pub struct Policy {
-    /// Who can be reached: nobody (the default), or the internet (private addresses and the host stay out of reach)
+    /// The network: none (the default), or the internet (never private addresses or the host)
     #[arg(long, value_name = "KIND", value_enum, help_heading = "Borders")]
     network: Option<NetworkKind>,
-    /// Let this be reached; without --network full, nobody else. A name counts as the addresses it has now. Can be said several times
+    /// Allow this address, network or name (the addresses that it has now), and without --network full nothing else;
+    /// can be repeated
     #[arg(long, value_name = "HOST|CIDR[:PORT]", help_heading = "Borders")]
     allow: Vec<String>,
-    /// Ask this DNS server for names, not the host's; can be said several times
+    /// Ask this DNS server for names, not the host's; can be repeated
     #[arg(long, value_name = "ADDRESS", help_heading = "Borders")]
     resolver: Vec<IpAddr>,
 }
@@ -62,7 +63,7 @@ impl Policy {
         Reachable::read(&self.allow)
     }
 
-    /// As the API writes it; nothing where nothing was said.
+    /// In the API's form; `None` where no flag was given.
     pub fn body(&self, reachable: &Reachable, deny: &[String]) -> Option<Value> {
         let said = self.network.is_some() || !self.allow.is_empty();
         said.then(|| body(self.network.unwrap_or(NetworkKind::None), reachable, deny, &self.resolver))
@@ -77,7 +78,7 @@ fn body(kind: NetworkKind, reachable: &Reachable, deny: &[String], resolvers: &[
     json!({ "access": access, "allow": reachable.texts(), "deny": deny, "resolvers": resolvers })
 }
 
-/// Has the names that were allowed resolve inside.
+/// Makes the allowed names resolve inside.
 pub async fn name_inside(client: &Client, sandbox: &str, reachable: &Reachable) -> Result<(), Complaint> {
     let Some(lines) = reachable.hosts() else { return Ok(()) };
     let query = query_string(&[("path", "/etc/hosts"), ("user", "root"), ("how", "append")]);

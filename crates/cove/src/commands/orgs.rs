@@ -12,7 +12,8 @@ use crate::render::{List, Rows, Tone, moment, number, print, print_json, say, wo
 
 /// Make organisations, see what they have, and set their quotas
 ///
-/// Everything belongs to one organisation; another's does not exist for its keys. Operators make them and set quotas.
+/// Everything belongs to one organisation, and its keys do not see what others have. Operators make organisations and
+/// set quotas.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -35,20 +36,20 @@ enum Act {
     },
     /// Make an organisation
     Create {
-        /// A short word that names it for good
+        /// Its id: a short word, which cannot be changed later
         id: String,
-        /// What people call it
+        /// Its name, for people
         #[arg(long, value_name = "NAME")]
         name: Option<String>,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Show one organisation, or its quota after a change
+    /// Show one organisation
     Quota(Box<Quota>),
 }
 
-/// Show an organisation's quota, or change some of it
+/// Show or change an organisation's quota
 #[derive(Debug, Args)]
 struct Quota {
     /// The organisation
@@ -131,7 +132,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     })
 }
 
-/// The API replaces a quota whole: what is not named is taken from the one that counts.
+/// The API replaces the whole quota: values that are not given keep their current number.
 async fn change_quota(client: &Client, quota: &Quota) -> Result<u8, Complaint> {
     let path = format!("/organisations/{}", segment(&quota.id));
     let mut one: Value = client.get(&path).await?;

@@ -1,4 +1,4 @@
-//! `cove pools`: sandboxes that stand ready.
+//! `cove pools`: sandboxes made ahead.
 
 use clap::{Args, Subcommand};
 use reqwest::Method;
@@ -22,13 +22,13 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Act {
-    /// List your pools: how many stand ready, and how often one was there when it was wanted
+    /// List your pools: how many sandboxes are ready, and how often a creation found one
     Ls {
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Keep so many ready
+    /// Keep this many ready
     Set {
         /// The template's name
         template: String,
@@ -39,7 +39,7 @@ enum Act {
         #[arg(long)]
         json: bool,
     },
-    /// Remove a pool and what stands ready in it
+    /// Remove a pool and its sandboxes
     Rm {
         /// The template's name
         template: String,

@@ -7,7 +7,7 @@ use crate::client::{Client, block_on};
 use crate::complaint::Complaint;
 use crate::render::{List, Tone, word};
 
-/// List where sandboxes can run, and what each place can do
+/// List the providers, and what each can do
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:

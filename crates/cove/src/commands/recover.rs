@@ -5,7 +5,7 @@ use clap::Args;
 use super::change::{self, Change};
 use crate::complaint::Complaint;
 
-/// Bring a failed sandbox back, as far as its files are whole
+/// Bring a failed sandbox back, if its files are intact
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:

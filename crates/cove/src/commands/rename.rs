@@ -19,7 +19,7 @@ pub struct Arguments {
     /// The new name
     #[arg(value_name = "NAME", required_unless_present = "none", conflicts_with = "none")]
     name: Option<String>,
-    /// Take the name away
+    /// Remove the name
     #[arg(long)]
     none: bool,
 }

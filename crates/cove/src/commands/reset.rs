@@ -1,8 +1,8 @@
-//! `cove reset`: all that Cove keeps on this machine, gone.
+//! `cove reset`: removes everything that Cove keeps on this machine.
 //!
-//! Files that an ordinary user's sandboxes wrote belong to ids which that user has only inside a user namespace, so `rm -rf` is
-//! refused. This moves there first (`privilege::enter`), ends what runs, and removes the rest from inside. Names that Cove does not
-//! make are left alone and told: the directory may be shared with something of the person's own.
+//! Files that an ordinary user's sandboxes wrote belong to ids that this user has only inside a user namespace, so `rm
+//! -rf` fails. This enters the namespace first (`privilege::enter`), ends what runs, and removes the rest. It leaves
+//! and reports files that Cove does not make: they may be the person's own.
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,7 +22,7 @@ use crate::complaint::Complaint;
 use crate::place::{Files, Place, is_root};
 use crate::render::{print, print_json, say};
 
-/// The word that makes this program remove directories of a measurement.
+/// The hidden verb that removes directories of a measurement.
 pub const REMOVE: &str = "__remove";
 
 /// What Cove makes in a data directory.
@@ -52,17 +52,17 @@ const OURS: &[&str] = &[
     "volumes",
 ];
 
-/// Remove all that Cove keeps on this machine: sandboxes, templates, keys
+/// Remove everything that Cove keeps on this machine: sandboxes, templates, keys
 ///
-/// Ends the sandboxes that run. A server on the same data directory has to be stopped first. An ordinary user needs this: files
-/// that sandboxes wrote belong to ids of a user namespace, and `rm -rf` is refused.
+/// Ends running sandboxes. Stop a server on the same data directory first. An ordinary user needs this verb: files that
+/// sandboxes wrote belong to ids of a user namespace, so `rm -rf` fails.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   cove reset
   cove reset --data ./data --yes")]
 pub struct Arguments {
-    /// Of this data directory [env: COVE_DATA] [default: /var/lib/cove, or below your home]
+    /// The data directory [env: COVE_DATA] [default: /var/lib/cove, or below your home]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Do not ask
@@ -86,15 +86,15 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     }
     let _alone = hold(&data)?;
     if let Some(run) = runs.iter().find(|run| has_a_live_one(run)) {
-        return Err(Complaint::failed(format!("a `cove run` is at work in {}", run.display()))
-            .hint("end it, or wait for it, and say this again"));
+        return Err(Complaint::failed(format!("a `cove run` still uses {}", run.display()))
+            .hint("end it, or wait for it, and try again"));
     }
     if !arguments.yes {
         confirm(&data)?;
     }
     // Before the first thread.
     privilege::enter(data.exists().then_some(&data))
-        .map_err(|error| Complaint::failed(error.to_string()).hint("`cove doctor` tells what this machine lacks"))?;
+        .map_err(|error| Complaint::failed(error.to_string()).hint("`cove doctor` shows what this machine lacks"))?;
     for place in runs.iter().chain([&data]).filter(|place| place.join("sandboxes").exists()) {
         end_sandboxes(place)?;
     }
@@ -114,17 +114,17 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     Ok(0)
 }
 
-/// Nobody else may work on it meanwhile.
+/// Locks the directory.
 fn hold(data: &Path) -> Result<Option<Held>, Complaint> {
     if !data.exists() {
         return Ok(None);
     }
     let mut entries = fs::read_dir(data)
         .map_err(|error| Complaint::failed(format!("look into {}: {error}", data.display())).hint(way_out(data)))?;
-    // Every engine writes its realm; a server's data may have none where only `cove run` was there.
+    // Every engine writes its realm; a server's data has none where only `cove run` was used.
     let is_ours = ["", "run", "run-on-disk"].iter().any(|place| data.join(place).join("realm").exists());
     if !is_ours && entries.next().is_some() {
-        return Err(Complaint::usage(format!("{} is no data directory of Cove", data.display()))
+        return Err(Complaint::usage(format!("{} is not a data directory of Cove", data.display()))
             .hint("--data names the one that `cove serve` was started with"));
     }
     alone(data).map(Some).map_err(|error| match &error {
@@ -135,7 +135,7 @@ fn hold(data: &Path) -> Result<Option<Held>, Complaint> {
     })
 }
 
-/// A guest that is gone refuses the connection.
+/// A guest that has ended refuses the connection.
 fn has_a_live_one(run: &Path) -> bool {
     let sandboxes = fs::read_dir(run.join("sandboxes")).into_iter().flatten().flatten();
     sandboxes.into_iter().any(|sandbox| UnixStream::connect(sandbox.path().join("guest.sock")).is_ok())
@@ -143,7 +143,7 @@ fn has_a_live_one(run: &Path) -> bool {
 
 fn confirm(data: &Path) -> Result<(), Complaint> {
     if !io::stdin().is_terminal() {
-        return Err(Complaint::usage("reset asks before it removes, and standard input is no terminal")
+        return Err(Complaint::usage("reset asks before it removes, but standard input is not a terminal")
             .hint("--yes removes without asking"));
     }
     let count = |name: &str| fs::read_dir(data.join(name)).into_iter().flatten().flatten().count();
@@ -152,7 +152,7 @@ fn confirm(data: &Path) -> Result<(), Complaint> {
         count => format!("{count} sandboxes"),
     };
     let mut stderr = io::stderr().lock();
-    write!(stderr, "Remove {}: {sandboxes}, templates, keys and all the rest? [y/N] ", data.display())?;
+    write!(stderr, "Remove {}: {sandboxes}, templates, keys and everything else? [y/N] ", data.display())?;
     stderr.flush()?;
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer)?;
@@ -162,16 +162,16 @@ fn confirm(data: &Path) -> Result<(), Complaint> {
     }
 }
 
-/// Ends with the engine, which empties its trash first and gives back mounts and control groups.
+/// Destroys the sandboxes. Dropping the engine empties its trash and releases mounts and control groups.
 fn end_sandboxes(data: &Path) -> Result<(), Complaint> {
     let spawning = Spawning::Processes { count: NonZeroUsize::MIN, program: std::env::current_exe()? };
     let config = Config { data: data.to_owned(), spawning, pool: 0, waived: Vec::new() };
     let engine = Engine::open(config).map_err(engine_complaint)?;
-    // What an earlier engine started has to be taken over before it can be ended.
+    // Sandboxes of an earlier engine must be adopted before they can be ended.
     engine.found().and_then(|_| engine.sweep(&|_| false)).map(drop).map_err(engine_complaint)
 }
 
-/// Removes what is ours, and the directory where nothing else is in it; tells what else there is.
+/// Removes what is ours, and the directory if nothing else is in it; returns what else there is.
 fn empty(directory: &Path) -> Result<Vec<PathBuf>, Complaint> {
     let (ours, others): (Vec<PathBuf>, Vec<PathBuf>) =
         fs::read_dir(directory)?.flatten().map(|entry| entry.path()).partition(|path| is_ours(path));
@@ -179,7 +179,7 @@ fn empty(directory: &Path) -> Result<Vec<PathBuf>, Complaint> {
         remove(&path)?;
     }
     if others.is_empty() {
-        // One that the system made for us, or a mount point, stays; it is empty.
+        // A directory that the system made for us, or a mount point, stays; it is empty.
         let _ = fs::remove_dir(directory);
     }
     Ok(others)
@@ -204,13 +204,14 @@ fn remove(path: &Path) -> Result<(), Complaint> {
 
 fn way_out(path: &Path) -> String {
     if is_root() {
-        "`cove doctor` tells what this machine lacks".to_owned()
+        "`cove doctor` shows what this machine lacks".to_owned()
     } else {
         format!("some of it may belong to root: sudo rm -rf {}", path.display())
     }
 }
 
-/// As `cove __remove DIR…`: directories of a measurement, whose files an ordinary user may remove from home alone.
+/// As `cove __remove DIR…`: removes directories of a measurement, whose files an ordinary user can remove only from the
+/// home namespace.
 pub fn remove_at_home(mut directories: impl Iterator<Item = OsString>) -> Result<u8, Complaint> {
     privilege::enter(None).map_err(|error| Complaint::failed(error.to_string()))?;
     directories.try_for_each(|directory| remove(Path::new(&directory))).map(|()| 0)

@@ -10,7 +10,7 @@ use crate::quantity::{parse_cpus, parse_size, show_size};
 
 /// Change a sandbox's limits, also while it runs
 ///
-/// What is not named stays as it is. A disk can grow and not shrink.
+/// Other limits stay as they are. A disk can grow but not shrink.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
@@ -40,7 +40,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Nothing where none was named.
+    /// `None` where no flag was given.
     pub fn body(&self) -> Option<Value> {
         object_of([
             ("cpus", self.cpus.map(|cpus| json!(cpus))),

@@ -5,7 +5,7 @@ use clap::Args;
 use super::change::{self, Change};
 use crate::complaint::Complaint;
 
-/// Let a paused sandbox go on
+/// Resume a paused sandbox
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:

@@ -1,4 +1,4 @@
-//! TLS of `cove serve`: where it listens, whose certificate it shows, and what its clients must trust.
+//! TLS of `cove serve`: where it listens, which certificate it has, and what its clients must trust.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::render::print;
 
 type Secure = (TcpListener, Arc<Keeper>);
 
-/// The socket and what it shows; `None` where nobody asked for TLS.
+/// The socket and its certificate; `None` without TLS.
 pub async fn open(config: &Config, as_json: bool) -> Result<Option<Secure>, Complaint> {
     let Some(address) = &config.tls.listen else { return Ok(None) };
     let listener = TcpListener::bind(address).await.map_err(|error| {
@@ -40,7 +40,7 @@ pub async fn open(config: &Config, as_json: bool) -> Result<Option<Secure>, Comp
     Ok(Some((listener, keeper)))
 }
 
-/// Keys and everything else can be read on the way, unless a proxy in front speaks TLS.
+/// Warns that others can read keys and data, unless a proxy in front speaks TLS.
 pub fn warn_of_plain_text(config: &Config, address: std::net::SocketAddr) {
     let behind_a_proxy = config.public_url.as_deref().is_some_and(|url| url.starts_with("https://"));
     if address.ip().is_loopback() || behind_a_proxy {
@@ -48,14 +48,14 @@ pub fn warn_of_plain_text(config: &Config, address: std::net::SocketAddr) {
     }
     let remedy = match &config.tls.listen {
         Some(_) => "close it with --listen 127.0.0.1:7070; TLS has an address of its own",
-        None => "use --tls ADDRESS, or put a proxy with TLS before it and name it with --public-url https://…",
+        None => "use --tls ADDRESS, or put a proxy with TLS in front of it and name it with --public-url https://…",
     };
     tracing::warn!(
-        "http://{address} can be reached from other machines without TLS: API keys and data travel readable; {remedy}"
+        "http://{address} can be reached from other machines without TLS: others can read API keys and data; {remedy}"
     );
 }
 
-/// A certificate for something else is no error: it may be all that this operator's clients need.
+/// A certificate for another name is no error: it may be all that the operator's clients need.
 fn warn_of_names(keeper: &Keeper, domain: &str) {
     let facts = &keeper.shown().facts;
     let domain = tls::certified_domain(domain);

@@ -17,7 +17,7 @@ use crate::telemetry;
 
 /// Serve sandboxes over HTTP
 ///
-/// Everything is kept in the data directory; sandboxes outlive the server, which finds them again when it comes back.
+/// It keeps everything in the data directory. Sandboxes outlive the server; it finds them again when it comes back.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -27,7 +27,7 @@ Examples:
 pub struct Arguments {
     #[command(flatten)]
     flags: Flags,
-    /// Print where it serves as JSON, one object on one line
+    /// Print the address as JSON, one object on one line
     #[arg(long)]
     json: bool,
 }
@@ -38,7 +38,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
         .map_err(|error| Complaint::failed(format!("make the data directory {}: {error}", config.data.display())))?;
     // Before the first thread.
     cove_engine::privilege::enter(Some(&config.data))
-        .map_err(|error| Complaint::failed(error.to_string()).hint("`cove doctor` tells what this machine lacks"))?;
+        .map_err(|error| Complaint::failed(error.to_string()).hint("`cove doctor` shows what this machine lacks"))?;
     crate::client::prepare_tls();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -51,14 +51,14 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
         traces.finish().await;
         served
     });
-    // What still runs is waited for no longer.
+    // Does not wait for tasks that still run.
     runtime.shutdown_background();
     served?;
     Ok(0)
 }
 
 async fn serve_until_told(config: Config, as_json: bool) -> Result<(), Complaint> {
-    // Before anything in the directory is opened, and before anything is promised.
+    // Before anything in the directory is opened, and before the address is printed.
     let held = serve::alone(&config.data).map_err(|error| match &error {
         cove_control::Error::Conflict(_) => control_complaint(error)
             .hint("end that server first, or choose another directory with --data, and another port with --listen"),
@@ -109,7 +109,7 @@ fn greet(app: &App, url: &str) -> Result<(), Complaint> {
         "$COVE_API_KEY".to_owned()
     } else {
         let key = app.first_key().map_err(control_complaint)?;
-        // Where nobody looks on, the output is a log, and a log is no place for it.
+        // Without a terminal the output is a log, and a key does not belong into a log.
         if std::io::IsTerminal::is_terminal(&std::io::stdout()) {
             print(&format!("  key    {key}"))?;
         } else {
@@ -131,17 +131,17 @@ fn greet(app: &App, url: &str) -> Result<(), Complaint> {
     print(&format!("  curl -H \"Authorization: Bearer {key}\" {url}/api/sandboxes"))
 }
 
-/// Once, where something differs from what root has.
+/// Warns once about limits that only root has.
 fn tell_what_is_weaker(app: &App) {
     let unheld = app.unheld(&app.config().provider);
     if !unheld.is_empty() {
         let what = unheld.join(" and ");
-        tracing::warn!("no limit on {what} holds here; `cove doctor` tells how to get one");
+        tracing::warn!("limits on {what} are not enforced here; `cove doctor` shows how to get them");
     }
 }
 
-/// Every sandbox with a network takes two descriptors, every connection more: the usual soft limit of 1024 would end at some
-/// hundreds. The hard limit stays what the operator set.
+/// Every sandbox with a network needs two descriptors, every connection more: the usual soft limit of 1024 would be
+/// enough for some hundreds. The hard limit stays as the operator set it.
 pub fn open_files_as_allowed() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -151,6 +151,6 @@ pub fn open_files_as_allowed() {
 }
 
 fn control_complaint(error: cove_control::Error) -> Complaint {
-    // At the start nobody reads a log yet: the detail is the message.
+    // At the start nobody reads the log yet, so the message has the detail.
     Complaint::failed(error.detail().map_or_else(|| error.to_string(), str::to_owned))
 }

@@ -30,12 +30,12 @@ enum Act {
         #[arg(long)]
         json: bool,
     },
-    /// Begin a session and print its id
+    /// Start a session and print its id
     Create {
-        /// What its sandbox starts from
+        /// The template of its sandbox
         #[arg(long, value_name = "NAME")]
         template: Option<String>,
-        /// In this sandbox, by its id; otherwise in one of its own
+        /// Use this sandbox, by its id [default: a new one]
         #[arg(long, value_name = "SANDBOX", conflicts_with = "template")]
         sandbox: Option<String>,
         /// Print JSON
@@ -49,7 +49,7 @@ enum Act {
         #[arg(long)]
         json: bool,
     },
-    /// Run code in a session; its output is shown, its error is the exit code
+    /// Run code in a session and show its output; an error in the code ends with code 1
     Run {
         id: String,
         /// The code; `-` reads it from standard input
@@ -68,7 +68,7 @@ enum Act {
         #[arg(long)]
         json: bool,
     },
-    /// End a session, and its sandbox where it has one of its own
+    /// End a session, and its sandbox if it was made for the session
     Rm {
         id: String,
         /// Print JSON
@@ -174,7 +174,7 @@ async fn execute(
     if as_json {
         print_json(&done)?;
     } else {
-        // Its own words, as `exec` shows a command's.
+        // The code's output, as `exec` shows a command's.
         write(std::io::stdout(), word(&done, "stdout"))?;
         write(std::io::stderr(), word(&done, "stderr"))?;
         for result in done["results"].as_array().into_iter().flatten() {

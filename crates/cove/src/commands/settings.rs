@@ -1,4 +1,4 @@
-//! What `cove serve` begins with: a file < the environment < flags. `cove config` looks at the same.
+//! The settings of `cove serve`: file < environment < flags. `cove config` reads the same.
 
 use std::path::{Path, PathBuf};
 
@@ -17,26 +17,25 @@ pub struct Flags {
     /// Where to listen; port 0 takes a free one [env: COVE_LISTEN] [default: 127.0.0.1:7070]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// Where everything is kept [env: COVE_DATA] [default: /var/lib/cove, or below your home]
+    /// The directory for all data [env: COVE_DATA] [default: /var/lib/cove, or below your home]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// `postgres://…` to share the work with other servers; SQLite in the data directory otherwise [env: DATABASE_URL]
+    /// `postgres://…`, to share the work with other servers [env: DATABASE_URL] [default: SQLite in the data directory]
     #[arg(long, value_name = "URL")]
     database_url: Option<String>,
-    /// Where sandboxes run that name no provider [env: SANDBOX_PROVIDER] [default: local]
+    /// The provider of sandboxes that name none [env: SANDBOX_PROVIDER] [default: local]
     #[arg(long, value_name = "NAME")]
     provider: Option<String>,
-    /// How clients reach this server, where that is not the address it listens on [env: COVE_PUBLIC_URL]
+    /// How clients reach this server, if not by the address it listens on [env: COVE_PUBLIC_URL]
     #[arg(long, value_name = "URL")]
     public_url: Option<String>,
-    /// How other servers of the same database reach this one; the address it listens on otherwise [env: COVE_PEER_URL]
+    /// How other servers of the same database reach this one [env: COVE_PEER_URL] [default: the address it listens on]
     #[arg(long, value_name = "URL")]
     peer_url: Option<String>,
     /// Previews are at PORT-ID.DOMAIN [env: COVE_DOMAIN] [default: localhost]
     #[arg(long, value_name = "DOMAIN")]
     domain: Option<String>,
-    /// Listen with TLS here too; with a local authority made on first use, unless there is a certificate of yours
-    /// [env: COVE_TLS]
+    /// Listen here with TLS too; without a certificate of yours, a local authority is made on first use [env: COVE_TLS]
     #[arg(long, value_name = "ADDRESS")]
     tls: Option<String>,
     /// A certificate for DOMAIN and *.DOMAIN, with its chain, in PEM [env: COVE_TLS_CERTIFICATE]
@@ -52,7 +51,7 @@ pub struct Flags {
 
 impl Flags {
     fn given(&self) -> Vec<Flag> {
-        // Relative to where the person stands, whatever becomes of the working directory later.
+        // Made absolute now, before the working directory changes.
         let path = |path: &Option<PathBuf>| path.as_deref().map(|path| absolute(path).to_string_lossy().into_owned());
         let words = [
             ("listen", "--listen", self.listen.clone()),
@@ -70,7 +69,7 @@ impl Flags {
         words.into_iter().filter_map(|(key, flag, word)| Some(Flag { key, flag, word: word? })).collect()
     }
 
-    /// The whole configuration, or all that is wrong with it.
+    /// The whole configuration, or all its mistakes.
     pub fn load(&self) -> Result<Loaded, Complaint> {
         let file = self.config.clone().or_else(usual_file);
         let environment = |name: &str| std::env::var(name).ok();
@@ -81,7 +80,7 @@ impl Flags {
     }
 }
 
-/// Where `cove serve` would keep everything, told to do so or not.
+/// The data directory that `cove serve` would use.
 pub fn data_directory(asked: Option<&Path>) -> Result<PathBuf, Complaint> {
     let flags = Flags { data: asked.map(Path::to_owned), ..Flags::default() };
     Ok(flags.load()?.config.data)
@@ -95,7 +94,7 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// The file that counts where nobody names one; none where it is not there.
+/// The default file; `None` where it does not exist.
 pub fn usual_file() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("COVE_CONFIG").filter(|name| !name.is_empty()) {
         return Some(named.into());
@@ -109,7 +108,7 @@ pub fn usual_file() -> Option<PathBuf> {
     usual.exists().then_some(usual)
 }
 
-/// All problems at once: nobody likes to find them one by one.
+/// All problems at once, so that people do not find them one by one.
 pub fn complaint(file: Option<&Path>, problems: &[Problem]) -> Complaint {
     let mut lines = Vec::new();
     for problem in problems {

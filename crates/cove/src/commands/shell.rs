@@ -16,7 +16,7 @@ use crate::terminal;
 Example:
   cove shell box")]
 pub struct Arguments {
-    /// Be this user
+    /// Run as this user
     #[arg(short, long, value_name = "USER")]
     user: Option<String>,
     /// The sandbox's name or id
@@ -24,7 +24,7 @@ pub struct Arguments {
     sandbox: String,
 }
 
-/// The user's own shell where the sandbox has a better one than sh.
+/// bash where the sandbox has it, otherwise sh.
 const SHELL: &str = "if command -v bash >/dev/null; then exec bash -l; else exec sh -l; fi";
 
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {

@@ -10,9 +10,9 @@ use crate::complaint::Complaint;
 use crate::quantity::{Span, parse_span, show_duration};
 use crate::render::{Rows, Tone, moment, print_json, word};
 
-/// Show when a sandbox ends by itself, or change it
+/// Show or change when a sandbox ends by itself
 ///
-/// What is not named stays as it is; `never` switches a timer off.
+/// Other timers stay as they are; `never` switches a timer off.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -37,7 +37,7 @@ pub struct Timers {
     /// What happens then
     #[arg(long, value_name = "ACT", value_enum, help_heading = "Timers")]
     at_timeout: Option<Act>,
-    /// Put it away when nothing has happened for this time; or `never`
+    /// Act when it was idle for this time; or `never`
     #[arg(long, value_name = "TIME", value_parser = parse_span, help_heading = "Timers")]
     idle: Option<Span>,
     /// What happens then
@@ -52,7 +52,7 @@ pub struct Timers {
     /// Remove it this long after it stopped; or `never`
     #[arg(long, value_name = "TIME", value_parser = parse_span, help_heading = "Timers")]
     delete_after: Option<Span>,
-    /// Wake it when somebody calls it
+    /// Wake it when a request comes
     #[arg(long, value_name = "YES|NO", value_parser = parse_yes, help_heading = "Timers")]
     auto_resume: Option<bool>,
     /// Remove it when it stops
@@ -101,7 +101,7 @@ fn parse_yes(text: &str) -> Result<bool, String> {
 }
 
 impl Timers {
-    /// Nothing where none was named. `null` switches a timer off.
+    /// `None` where no flag was given. `null` switches a timer off.
     pub fn body(&self) -> Option<Value> {
         let act = |act: Act| act.to_possible_value().map_or(Value::Null, |value| json!(value.get_name()));
         object_of([

@@ -1,4 +1,4 @@
-//! `cove tls`: what clients of this server must trust, and what it shows them.
+//! `cove tls`: what clients of this server must trust, and which certificate they get.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use crate::complaint::Complaint;
 use crate::place::Place;
 use crate::render::{print, print_json, say};
 
-/// Show what clients must trust, and the certificate that the server shows
+/// Show what clients must trust, and the server's certificate
 ///
 /// The local authority is made on first use, in the data directory; its key never leaves it.
 #[derive(Debug, Args)]
@@ -37,9 +37,9 @@ pub struct Arguments {
 enum Act {
     /// Print `export` lines alone, for eval "$(cove tls env)"
     Env,
-    /// Make the authority's certificate anew; a running server shows it at once
+    /// Renew the authority's certificate; a running server uses it at once
     Renew {
-        /// With another key, if the old one got about: every client must trust again
+        /// With another key, if the old one was stolen: every client must trust the new one
         #[arg(long)]
         new_key: bool,
         /// Print JSON
@@ -82,7 +82,7 @@ pub fn exports(folder: &Path, record: &Record) -> Vec<String> {
     lines
 }
 
-/// Python and most others want one file with everybody they trust; Node adds to its own.
+/// Python and most others read one file with all trusted authorities; Node adds to its own.
 fn trust(folder: &Path) -> [String; 3] {
     let (bundle, alone) = (folder.join(BUNDLE), folder.join(CERTIFICATE));
     [
@@ -153,7 +153,7 @@ fn told_authority(file: &Path) -> Result<String, Complaint> {
     Ok(format!("authority  {path}, until {until}\n           SHA-256 {}", facts.fingerprint))
 }
 
-/// Who may only read finds the certificate; who finds none makes one, and needs the right to.
+/// Reads the certificate; makes one if there is none, which needs the right to write.
 fn make_sure(folder: &Path, record: Option<&Record>) -> Result<(), Complaint> {
     if folder.join(CERTIFICATE).is_file() && folder.join(BUNDLE).is_file() {
         return Ok(());
@@ -170,7 +170,7 @@ fn complain(error: TlsError) -> Complaint {
     let complaint = Complaint::failed(error.to_string());
     match &error {
         TlsError::File { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
-            complaint.hint("the data directory belongs to who runs the server; name another with --data")
+            complaint.hint("the data directory belongs to the user who runs the server; name another with --data")
         }
         _ => complaint,
     }

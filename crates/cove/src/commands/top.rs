@@ -19,7 +19,7 @@ use crate::render::{Rows, Tone, print, print_json};
 Example:
   cove top --once")]
 pub struct Arguments {
-    /// Show it once and end; so it does when the output is no terminal
+    /// Show it once and end; the default when the output is not a terminal
     #[arg(long)]
     once: bool,
     /// Print JSON, once
@@ -54,7 +54,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
                 return Ok(0);
             }
             if repeat {
-                // Home, and clear what is below: no flicker, and the scroll-back stays whole.
+                // Moves home and clears what is below: no flicker, and the scroll-back is kept.
                 write!(io::stdout(), "\x1b[H\x1b[J")?;
             }
             table(&lines)?;
@@ -75,12 +75,12 @@ async fn sample(client: &Client) -> Result<Vec<Line>, Complaint> {
     let mut lines = Vec::new();
     for value in super::ls::fetch(client, &[("state", "running")]).await? {
         let sandbox = Sandbox::parse(value)?;
-        // The present is all that is wanted of a long history.
+        // Only the newest sample is needed.
         let since = (jiff::Timestamp::now() - RECENT).to_string();
         let recent = format!("{}/metrics{}", path(&sandbox.id)?, query_string(&[("from", &since)]));
         let samples: Vec<Value> = match client.get(&recent).await {
             Ok(samples) => samples,
-            // It ended between the list and the question.
+            // It ended between the two requests.
             Err(_) => continue,
         };
         let raw = samples.last().cloned().unwrap_or(Value::Null);

@@ -16,13 +16,13 @@ Examples:
   cove usage box
   cove usage --from 2026-01-01T00:00:00Z --to 2026-02-01T00:00:00Z --json")]
 pub struct Arguments {
-    /// One sandbox, by name or id; all of them otherwise
+    /// One sandbox, by name or id [default: all]
     #[arg(add = crate::complete::sandboxes())]
     sandbox: Option<String>,
-    /// Since this moment
+    /// From this time on
     #[arg(long, value_name = "TIME")]
     from: Option<jiff::Timestamp>,
-    /// Until this moment
+    /// Until this time
     #[arg(long, value_name = "TIME")]
     to: Option<jiff::Timestamp>,
     /// Print JSON

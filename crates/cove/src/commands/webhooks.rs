@@ -1,4 +1,4 @@
-//! `cove webhooks`: who is told what happens.
+//! `cove webhooks`: events for other programs.
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use crate::client::{Client, block_on, segment};
 use crate::complaint::Complaint;
 use crate::render::{List, Tone, moment, print, print_json, say, word};
 
-/// Have events sent to a URL of yours
+/// Send events to a URL of yours
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -28,11 +28,11 @@ enum Act {
         #[arg(long)]
         json: bool,
     },
-    /// Make one and print the secret that its deliveries are signed with, which is told this once
+    /// Make one and print the secret that signs its deliveries, which is shown only once
     Create {
         /// Where events go
         url: String,
-        /// Only events of this kind; can be said several times
+        /// Only events of this kind; can be repeated
         #[arg(long, value_name = "KIND")]
         kind: Vec<String>,
         /// Print JSON
@@ -74,7 +74,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
                     true => print_json(&made)?,
                     false => print(&format!("{}  {}", word(&made, "id"), word(&made, "secret")))?,
                 }
-                say("hint: keep the secret now: the server does not tell it again");
+                say("hint: store the secret now: the server does not show it again");
                 Ok(0)
             }
             Act::Rm { id, json } => {

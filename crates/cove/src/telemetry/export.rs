@@ -1,4 +1,4 @@
-//! Batches of spans to the collector, from a task of their own: a collector that is slow or away costs nobody a request.
+//! Sends batches of spans to the collector in a task of its own: a slow or absent collector delays no request.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::otlp::{Finished, request};
 use super::spans::Spans;
 use crate::complaint::Complaint;
 
-/// Spans that may wait for the exporter; what comes beyond is dropped and counted.
+/// The most spans that wait for the exporter; more are dropped and counted.
 const WAITING: usize = 4096;
 const BATCH: usize = 512;
 const EVERY: Duration = Duration::from_secs(1);
@@ -48,7 +48,7 @@ pub fn start(endpoint: &str, service: &str) -> Result<(Spans, Exporter), Complai
     Ok((Spans::new(to), Exporter { ending, task }))
 }
 
-/// As the specification of the exporter has it: the path of traces comes after the endpoint.
+/// As the specification says: the path of traces follows the endpoint.
 fn url(endpoint: &str) -> String {
     let endpoint = endpoint.trim_end_matches('/');
     if endpoint.ends_with("/v1/traces") { endpoint.to_owned() } else { format!("{endpoint}/v1/traces") }
@@ -58,7 +58,7 @@ struct Collector {
     url: String,
     service: String,
     client: reqwest::Client,
-    /// The last export failed: said once, not every second.
+    /// Whether the last export failed: logged once, not every second.
     trouble: bool,
 }
 
@@ -74,7 +74,7 @@ impl Collector {
                 () = ending.cancelled(), if !ended => {}
                 count = from.recv_many(&mut batch, BATCH) => if count == 0 { return },
             }
-            // A little patience makes fewer and larger exports.
+            // A short pause makes fewer and larger exports.
             let full = async { while batch.len() < BATCH && from.recv_many(&mut batch, BATCH).await > 0 {} };
             tokio::select! {
                 () = ending.cancelled() => {}

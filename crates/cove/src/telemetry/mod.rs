@@ -1,11 +1,11 @@
-//! What the server says of itself: its log on stderr, and traces for a collector where one is configured.
+//! The server's log on stderr, and traces for a collector where one is configured.
 //!
 //! ```text
 //!   tracing ──▶ log       (filter: log.filter; text or JSON)
 //!          └──▶ traces    (target "cove::trace" alone) ──▶ channel ──▶ exporter ──▶ POST {endpoint}/v1/traces
 //! ```
-//! Spans of traces have a target of their own that the log never takes: without a collector nobody takes it, and a span
-//! that nobody takes is never made.
+//! Spans of traces have a target of their own, which the log ignores. Without a collector nobody listens to it, and
+//! such a span is never made.
 
 mod export;
 mod otlp;
@@ -18,7 +18,7 @@ use tracing_subscriber::{EnvFilter, Layer as _, filter};
 
 use crate::complaint::Complaint;
 
-/// The exporter, to be let finish its last batch.
+/// The exporter, which must finish its last batch.
 pub struct Traces(Option<export::Exporter>);
 
 impl Traces {

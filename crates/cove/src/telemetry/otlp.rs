@@ -29,7 +29,7 @@ pub enum Attribute {
     Switch(bool),
 }
 
-/// A span above, perhaps in another program.
+/// A parent span, perhaps in another program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parent {
     pub trace: [u8; 16],
@@ -37,7 +37,7 @@ pub struct Parent {
 }
 
 impl Parent {
-    /// `00-{trace}-{span}-{flags}`; anything else is nobody's child.
+    /// `00-{trace}-{span}-{flags}`; anything else means no parent.
     pub fn parse(text: &str) -> Option<Parent> {
         let parts: Vec<&str> = text.trim().split('-').collect();
         let [version, trace, span, flags] = parts[..] else { return None };

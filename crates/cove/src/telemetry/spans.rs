@@ -1,7 +1,7 @@
 //! A layer that turns finished spans into records for the exporter.
 //!
-//! Fields become attributes, but for those that say how the span shall look outside: `otel.name`, `otel.kind`,
-//! `otel.status` and `traceparent` (the caller's own trace, W3C Trace Context).
+//! Fields become attributes, except those that describe the span itself: `otel.name`, `otel.kind`, `otel.status` and
+//! `traceparent` (the caller's own trace, W3C Trace Context).
 
 use std::time::SystemTime;
 
@@ -75,7 +75,7 @@ impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Spans {
 
 fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    // All zero means none at all; the kernel never gives that in practice, and a short read is no trace lost.
+    // All zeros means no id; in practice the kernel never returns that.
     if rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).is_err() || bytes == [0; N] {
         bytes[0] = 1;
     }

@@ -87,7 +87,7 @@ fn what_cannot_be_is_refused_before_anything_is_done() {
     let place = TestDirectory::new();
     for (arguments, told) in [
         (["--url", "nonsense"], "--url nonsense is no address of a server"),
-        (["--users", "0"], "--users 0: it goes from 1 to 100000"),
+        (["--users", "0"], "--users 0: it must be from 1 to 100000"),
         (["--html", "/nowhere/load.html"], "write /nowhere/load.html: No such file"),
         (["--csv", "/tmp"], "write /tmp: Is a directory"),
     ] {

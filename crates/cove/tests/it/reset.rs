@@ -66,7 +66,7 @@ fn a_directory_that_is_not_coves_is_refused() {
     std::fs::create_dir_all(&theirs).unwrap();
     let project = theirs.parent().unwrap().to_str().unwrap();
     let finished = place.cove(["reset", "--yes", "--data", project]).finish().expect_code(2);
-    assert!(finished.stderr.contains("is no data directory of Cove"), "{}", finished.stderr);
+    assert!(finished.stderr.contains("is not a data directory of Cove"), "{}", finished.stderr);
     assert!(theirs.exists());
 }
 

@@ -123,7 +123,7 @@ fn top_draws_what_runs_again_and_again_until_it_is_interrupted() {
 fn keys_are_made_shown_and_revoked() {
     let server = TestServer::start();
     let made = server.cove(["keys", "create", "ci", "--scope", "read", "--expires", "1h"]).finish().expect_success();
-    assert!(made.stderr.contains("hint: keep it now"), "{}", made.stderr);
+    assert!(made.stderr.contains("hint: store it now"), "{}", made.stderr);
     let secret = made.stdout.trim().to_owned();
     let listed = server.cove(["ls"]).env("COVE_API_KEY", &secret).finish();
     listed.expect_success();
@@ -135,7 +135,7 @@ fn keys_are_made_shown_and_revoked() {
     let id = line.split_whitespace().next().unwrap();
     server.cove(["keys", "revoke", id]).finish().expect_success();
     let refused = server.cove(["ls"]).env("COVE_API_KEY", &secret).finish().expect_code(1);
-    assert!(refused.stderr.contains("hint: COVE_API_KEY holds another server's key"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("hint: COVE_API_KEY is the key of another server"), "{}", refused.stderr);
     assert!(server.cove(["keys", "ls"]).finish().expect_success().stdout.contains("revoked"));
     let made = json(&server.cove(["keys", "create", "x", "--json"]).finish().expect_success().stdout);
     assert!(made["secret"].as_str().unwrap().starts_with("e2b_"));

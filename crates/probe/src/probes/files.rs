@@ -85,7 +85,7 @@ fn shadow(_: &Canaries) -> Outcome {
     }
 }
 
-/// A directory must be absent or hold nothing but the names given.
+/// A directory must be absent or contain nothing but the given names.
 fn hidden(path: &str, allowed: &[&str]) -> Outcome {
     match fs::read_dir(path) {
         Err(error) => held(format!("list {path}: {error}")),
@@ -154,7 +154,7 @@ fn climb(canaries: &Canaries) -> Outcome {
     }))
 }
 
-/// The classic: hold a descriptor of the old root, change the root below it, climb.
+/// The classic escape: keep a descriptor of the old root, change the root below it, go up.
 fn escape_by_chroot(canaries: &Canaries) -> Outcome {
     let inside = std::env::temp_dir().join("cove-probe-chroot");
     if let Err(error) = fs::create_dir_all(&inside) {

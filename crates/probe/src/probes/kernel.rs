@@ -208,7 +208,7 @@ fn clone3(_: &Canaries) -> Outcome {
     }
 }
 
-/// Where the filter kills, this never returns; the parent tells it as held.
+/// If the filter kills the process, this never returns; the parent reports `Held`.
 fn thirty_two_bit(_: &Canaries) -> Outcome {
     #[cfg(target_arch = "x86_64")]
     {
@@ -232,7 +232,7 @@ fn x32(_: &Canaries) -> Outcome {
     not_applicable("no such numbers on this processor")
 }
 
-/// Opens for writing and writes back what was read, so that a wall that is missing is not made use of.
+/// Opens for writing and writes back what was read, so that nothing changes if the attempt succeeds.
 fn write_back(path: &str) -> Outcome {
     let text = fs::read(path).unwrap_or_default();
     must_fail(
@@ -308,14 +308,14 @@ fn host_tables(_: &Canaries) -> Outcome {
     )
 }
 
-/// A file that tells of the host changes while we work; a picture does not.
+/// A file with the host's numbers changes while we work; a still does not.
 fn stands_still(paths: &[&str]) -> Outcome {
     each(paths.iter().map(|path| {
         let Ok(before) = fs::read(path) else { return held(format!("{path} cannot be read")) };
         // The kernel counts in hundredths of a second, and the load every five seconds: its running processes at once.
         let end = std::time::Instant::now() + std::time::Duration::from_millis(300);
         while std::time::Instant::now() < end {
-            // Memory that is taken and given back, for those who count pages.
+            // Memory that is taken and freed, for files that count pages.
             std::hint::black_box(vec![1u8; 1 << 20]);
             if fs::read(path).is_ok_and(|now| now != before) {
                 return not_held(format!("{path} changes"));

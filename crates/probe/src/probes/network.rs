@@ -1,4 +1,4 @@
-//! Where a connection gets, and which kinds of socket there are.
+//! What a connection can reach, and which kinds of socket there are.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -74,8 +74,8 @@ pub const PROBES: &[Probe] = &[
     Probe { name: "cannot_send_datagrams_around_the_proxy", meaning: "traffic that no policy sees", run: datagrams },
 ];
 
-/// SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF, SO_ATTACH_REUSEPORT_EBPF. The wrong descriptor that an eBPF option
-/// finds in our program is told by the kernel's own code: EBADF, EINVAL.
+/// SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF, SO_ATTACH_REUSEPORT_EBPF. Our eBPF options have a wrong
+/// descriptor: if the option is allowed, the kernel's own code answers EBADF or EINVAL.
 fn socket_filters(_: &Canaries) -> Outcome {
     const ENOPROTOOPT: i32 = 92;
     let socket = match UdpSocket::bind("127.0.0.1:0") {
@@ -95,7 +95,7 @@ fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     TcpStream::connect_timeout(&address, Duration::from_secs(3))
 }
 
-/// Behind the egress proxy a connection may be accepted before the policy speaks; what counts is that no byte comes back.
+/// The egress proxy may accept a connection before the policy decides; what counts is that no byte comes back.
 fn unanswered(address: SocketAddr) -> Outcome {
     use io::{Read, Write};
     let talk = || -> io::Result<usize> {

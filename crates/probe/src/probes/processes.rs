@@ -13,7 +13,7 @@ const CLONE_NEWNET: i32 = 0x4000_0000;
 const CLONE_NEWPID: i32 = 0x2000_0000;
 const CLONE_NEWCGROUP: i32 = 0x0200_0000;
 
-/// Docker's default set, less CAP_SYS_CHROOT where the engine drops it: what a process inside may hold at most.
+/// Docker's default set, less CAP_SYS_CHROOT where the engine drops it: the most that a process inside may have.
 const ALLOWED_CAPABILITIES: u64 = 0xa80425fb;
 
 pub const PROBES: &[Probe] = &[
@@ -194,8 +194,8 @@ fn map_users(_: &Canaries) -> Outcome {
 const NOBODY: u32 = 65_534;
 
 fn not_host_root(_: &Canaries) -> Outcome {
-    // What the kernel itself owns belongs to the host's root. `uid_map` alone would not tell: in nested user namespaces it
-    // names the ids of the next one outside.
+    // What the kernel itself owns belongs to the host's root. `uid_map` alone is not enough: in nested user namespaces
+    // it names the ids of the next one outside.
     match fs::metadata("/proc/sys/kernel/ostype").map(|file| file.uid()) {
         Ok(NOBODY) => held("the host's root is nobody in here"),
         Ok(uid) => not_held(format!("the host's root is user {uid} in here")),
@@ -248,7 +248,7 @@ fn take_terminals(_: &Canaries) -> Outcome {
     not_held(format!("{PLENTY} terminals and no end"))
 }
 
-/// Threads that wait until the probe ends, as many as there are to be had.
+/// As many threads as possible, which wait until the probe ends.
 fn take_process_numbers(_: &Canaries) -> Outcome {
     let most = match fs::read_to_string("/proc/sys/kernel/pid_max").map(|text| text.trim().parse::<usize>()) {
         Ok(Ok(numbers)) => numbers.min(128 << 10) / 2,
@@ -265,7 +265,7 @@ fn take_process_numbers(_: &Canaries) -> Outcome {
     not_held(format!("{threads} threads and no end"))
 }
 
-/// Each open file costs memory of the sandbox's; the host's own number must not run out before that.
+/// Each open file costs the sandbox's memory; the host's maximum must not be reached before that is full.
 fn open_files(_: &Canaries) -> Outcome {
     /// A million for each of a thousand sandboxes.
     const PLENTY: u64 = 1 << 30;

@@ -99,7 +99,7 @@ impl Process {
         self.info.lock().expect("no panic while held").clone()
     }
 
-    /// What came after the `from`-th piece.
+    /// The output after the `from`-th piece.
     pub fn output_after(&self, from: usize) -> Vec<Item> {
         self.output.lock().expect("no panic while held").get(from..).unwrap_or_default().to_vec()
     }
@@ -108,7 +108,7 @@ impl Process {
         self.output.lock().expect("no panic while held").len()
     }
 
-    /// `false` where it takes no input any more.
+    /// `false` where its input is closed.
     pub fn input(&self, bytes: Vec<u8>) -> bool {
         self.input.lock().expect("no panic while held").as_ref().is_some_and(|input| input.send(bytes).is_ok())
     }

@@ -1,4 +1,4 @@
-//! The fake guest's shell: enough words to tell stories with. Statements are parted by `;`.
+//! The fake guest's shell: enough commands for tests. `;` separates statements.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub enum Deed {
     Exit(i32),
 }
 
-/// What a command line comes to.
+/// The steps of a command line.
 pub fn plan(line: &str, env: &BTreeMap<String, String>, cwd: &str, files: &mut Files) -> Vec<Deed> {
     let mut deeds = Vec::new();
     for statement in line.split(';').map(str::trim).filter(|statement| !statement.is_empty()) {

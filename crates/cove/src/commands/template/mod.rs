@@ -1,4 +1,4 @@
-//! `cove template`: what sandboxes can start from, made on this machine.
+//! `cove template`: templates, built on this machine.
 
 mod build;
 
@@ -23,7 +23,7 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Act {
     Build(build::Arguments),
-    /// List what the server's sandboxes can start from
+    /// List the server's templates
     Ls {
         /// Print JSON
         #[arg(long)]
