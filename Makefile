@@ -1,4 +1,4 @@
-# One door for every task. Build products and package caches lie outside the clone, so that the next clone starts warm.
+# One command for every task. Build products and package caches are outside of the clone, so that the next clone starts warm.
 
 export COVE_CACHE ?= $(HOME)/.cache/cove
 export CARGO_TARGET_DIR ?= $(COVE_CACHE)/target

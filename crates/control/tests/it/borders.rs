@@ -1,4 +1,4 @@
-//! What a key may not do: look further than it may, act where it may only look, reach what lies around the server.
+//! What a key may not do: read what it may not see, act with a read key, reach the server's neighbourhood.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -94,7 +94,7 @@ async fn a_tenant_cannot_open_the_servers_neighbourhood() {
             let answer = call(&t, &tenant, method, path, body.to_string()).await;
             assert_eq!(answer.status, StatusCode::FORBIDDEN, "{method} {path} {target}: {}", answer.text());
         }
-        // This dialect never opens such addresses, whoever asks.
+        // This dialect never opens such addresses, for any caller.
         let body = json!({"templateID": "base", "network": {"allowOut": [target]}});
         let answer = call(&t, &tenant, "POST", "/e2b/sandboxes", body.to_string()).await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{target}: {}", answer.text());

@@ -1,4 +1,4 @@
-//! What a store must do, told once and run on both databases.
+//! What a store must do, written once and run on both databases.
 
 use std::collections::BTreeMap;
 
@@ -165,12 +165,12 @@ async fn a_job_is_done_by_one_worker_and_found_again_when_it_dies(store: &Store)
     assert!(store.claim_jobs("s2", Line::Upkeep, 120, 50, 10).await.unwrap().is_empty());
     let again = store.claim_jobs("s2", Line::Upkeep, 151, 50, 10).await.unwrap();
     assert_eq!(again[0].attempts, 2);
-    // The first worker wakes up late: its word does not count.
+    // The first worker wakes up late: its result does not count.
     store.finish_job("j1", 1, 160).await.unwrap();
     assert_eq!(store.job("j1").await.unwrap().unwrap().state.as_str(), "running");
     store.finish_job("j1", 2, 160).await.unwrap();
     assert_eq!(store.job("j1").await.unwrap().unwrap().state.as_str(), "done");
-    // A worker that lives keeps what it is at; one that comes back takes it up at once.
+    // A live worker keeps its job; one that comes back takes its own job at once.
     assert!(store.add_job("j3", &job, 1).await.unwrap());
     assert_eq!(store.claim_jobs("s1", Line::Upkeep, 200, 50, 10).await.unwrap().len(), 1);
     store.renew_leases("s1", 400).await.unwrap();
@@ -282,7 +282,7 @@ async fn a_session_ends_with_its_sandbox_and_goes_with_all_that_it_said(store: &
     assert_eq!(store.sessions_closed_before(51, 10).await.unwrap(), ["session_1"]);
     store.remove_session("session_1").await.unwrap();
     assert!(store.session("o", "session_1").await.unwrap().is_none());
-    // What is still said in it leaves nothing.
+    // Entries that come after the end leave nothing.
     store.add_journal("session_1", &entries).await.unwrap_err();
     assert_eq!(store.last_journal("session_1").await.unwrap(), 0);
 }

@@ -1,4 +1,4 @@
-//! A server of the test's own: real store, real HTTP, fake sandboxes, a clock that stands.
+//! A server for one test: real store, real HTTP, fake sandboxes, a clock that moves only on request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ impl TestApp {
         Self::with(Config::default()).await
     }
 
-    /// With these settings, but for where it lies and what it runs on.
+    /// With these settings, except for directory and provider.
     pub async fn with(config: Config) -> Self {
         let data = tempfile::tempdir().unwrap();
         let config = Config { data: data.path().to_owned(), ..config };
@@ -46,7 +46,7 @@ impl TestApp {
         TestApp { app, fake, clock, caller, key, data }
     }
 
-    /// The server dies without a word and another comes up on the same data.
+    /// The server dies without an orderly end and another starts on the same data.
     pub async fn killed_and_restarted(self) -> Self {
         let TestApp { app, fake, clock, data, .. } = self;
         app.ending().cancel();

@@ -1,4 +1,4 @@
-//! Stories about the control plane, told on the fake provider: fast, and true wherever the provider does not matter.
+//! Tests of the control plane on the fake provider: fast, and valid wherever the provider does not matter.
 
 mod api;
 mod borders;

@@ -176,7 +176,7 @@ async fn another_organisations_things_are_not_there_on_any_route() {
         }
     }
     assert!(refused > 80 && looked == LISTS.len(), "{refused} refused, {looked} looked at");
-    // What a stranger names, that is somebody else's, changes nothing.
+    // A stranger's request for another's object changes nothing.
     let taken = call(&two.t, &two.stranger, "DELETE", "/api/pools/base", Body::empty()).await;
     assert_eq!(taken.status, StatusCode::NOT_FOUND);
     assert_eq!(ask(&two.t, "GET", "/api/sandboxes/theirs", Value::Null).await.json()["state"], "running");

@@ -1,4 +1,4 @@
-//! `cove bench`: what it measures, how it tells it, and that nothing is left of it.
+//! `cove bench`: what it measures, how it reports it, and that nothing is left of it.
 
 use std::path::Path;
 use std::process::Command;

@@ -93,7 +93,7 @@ fn a_folder_that_cannot_come_whole_does_not_come_at_all() {
 /// Answers as a server does, and stops in the middle of every file.
 struct Stalling {
     url: String,
-    /// A word for each file that has begun.
+    /// One message for each file that has begun.
     begun: mpsc::Receiver<()>,
 }
 

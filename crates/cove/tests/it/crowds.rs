@@ -41,7 +41,7 @@ fn tenant(server: &TestServer) -> String {
     key["secret"].as_str().unwrap().to_owned()
 }
 
-/// Opens as many as it gets; the rest must be told when to come again.
+/// Opens as many as it gets; the rest must get a `Retry-After`.
 fn as_many_as_allowed(address: &str, wanted: usize, head: &str) -> Vec<Stream> {
     let mut open = Vec::new();
     for number in 0..wanted {
@@ -134,7 +134,7 @@ fn messages_that_never_become_whole_hold_little() {
     let head = format!("GET /api/sandboxes/{id}/exec/stream HTTP/1.1\nAuthorization: Bearer {tenant}\n{WEBSOCKET}");
     let before = resident_kib(&server);
 
-    // One that says it will be large is not waited for.
+    // The server does not wait for a message that announces too much.
     let large = Stream::open(server.address(), "a large message", &head, b"", "101");
     (&large.socket).write_all(&frame_head(60 << 20)).unwrap();
     // It may be gone while this is written.

@@ -53,7 +53,7 @@ fn blocks(document: &str) -> Vec<Block> {
     blocks
 }
 
-/// README.md and all below docs/, but for the records of decisions, which tell what was thought at their time.
+/// README.md and everything below docs/, except the records of decisions, which describe their own time.
 fn documents() -> Vec<PathBuf> {
     let mut found = vec![Path::new(ROOT).join("README.md")];
     let mut folders = vec![Path::new(ROOT).join("docs")];
@@ -90,7 +90,7 @@ fn prepare(server: &TestServer) -> PathBuf {
     folder
 }
 
-/// Lines that want a person at a terminal get one, and somebody who leaves at once.
+/// Lines that need a terminal get one, with a person who leaves at once.
 fn with_terminal(line: &str) -> String {
     let command = line.split("  #").next().unwrap_or_default().trim_end();
     if command.starts_with("cove ") && (command.contains(" -it ") || command.starts_with("cove shell ")) {

@@ -1,4 +1,4 @@
-//! What somebody meets who has never used the program.
+//! What a new user sees.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;

@@ -13,7 +13,7 @@ fn deliveries(server: &TestServer) -> Vec<Value> {
 #[test]
 fn a_delivery_that_fails_is_tried_again_after_a_crash_until_it_is_taken() {
     let mut server = TestServer::start();
-    // A port that nobody listens on for now.
+    // A port that is closed for now.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let hook = json!({"url": format!("http://{free}/"), "kinds": ["sandbox.created"]});
     server.request("POST", "/api/webhooks", Some(&hook)).expect_status(201);

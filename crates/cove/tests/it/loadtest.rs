@@ -99,7 +99,7 @@ fn what_cannot_be_is_refused_before_anything_is_done() {
     assert!(finished.stderr.contains("hint: --key"), "{}", finished.stderr);
 }
 
-/// What was seen until then is told, with the causes, and what may be left.
+/// The report has what was seen until then, with the causes, and what may be left.
 #[test]
 fn a_server_that_dies_in_the_middle_is_told_and_not_asked_without_end() {
     let mut server = TestServer::start();

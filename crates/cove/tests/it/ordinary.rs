@@ -1,4 +1,4 @@
-//! Without root: the same stories, told by somebody whom the kernel gives no privilege, and what is refused.
+//! Without root: the same stories as an ordinary user, and what is refused.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -302,7 +302,8 @@ fn a_running_sandbox_has_its_network_again_when_the_server_comes_back() {
     let mut server = ordinary::serve();
     let asked = json!({"name": "box", "network": {"access": "open"}});
     server.request("POST", "/api/sandboxes", Some(&asked)).expect_status(201);
-    // Taken by the proxy's listener inside, and let go of, because nobody may go there; without one the kernel refuses.
+    // The proxy's listener inside accepts the connection and resets it, because the policy refuses it; without a
+    // listener the kernel refuses.
     let dial = "import socket\ntry: socket.create_connection(('169.254.169.254', 80), 10)\n\
         except ConnectionResetError: pass\nprint('taken')";
     let said = |server: &cove_testkit::TestServer| server.cove(["exec", "box", "--", "python3", "-c", dial]).finish();

@@ -1,4 +1,4 @@
-//! What becomes of a sandbox when `cove run` itself is told to end.
+//! What happens to a sandbox when `cove run` itself gets a signal.
 
 use std::io::{BufRead, BufReader};
 

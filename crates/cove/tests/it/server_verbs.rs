@@ -59,7 +59,7 @@ fn a_pool_is_filled_used_and_removed() {
     assert_eq!(pool()["hits"], 1);
     let sandbox = told(&server, &["inspect", "box"]);
     assert_eq!(sandbox["network"]["access"], "closed");
-    // Members are born with a network; what holds is what the engine was told last.
+    // Members start with a network; the engine's last policy counts.
     let spec = server.data().join("sandboxes").join(sandbox["id"].as_str().unwrap()).join("spec.json");
     let spec: Value = serde_json::from_slice(&std::fs::read(spec).unwrap()).unwrap();
     assert_eq!(spec["network"]["full"]["otherwise"], "deny", "{spec}");

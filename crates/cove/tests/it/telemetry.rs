@@ -1,4 +1,4 @@
-//! What the server says of itself: traces at a collector of the test's own, its log as JSON, and its metrics.
+//! The server's traces at a collector of the test, its log as JSON, and its metrics.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

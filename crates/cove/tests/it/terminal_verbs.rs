@@ -36,7 +36,7 @@ fn a_shell_is_a_real_one_and_leaves_the_terminal_as_it_was() {
     shell.types("exit 9\r");
     assert_eq!(shell.ends(), 9);
     assert!(shell.is_cooked());
-    // Without a terminal there is no shell, and what to do instead is said.
+    // Without a terminal there is no shell, and a hint says what to do instead.
     let refused = server.cove(["shell", "box"]).finish().expect_code(2);
     assert!(refused.stderr.contains("hint: cove exec box -- "), "{}", refused.stderr);
 }
@@ -82,7 +82,7 @@ fn events_are_listed_newest_last_and_followed_as_they_happen() {
     let server = TestServer::start();
     server.cove(["create", "--name", "box"]).finish().expect_success();
     let mut follower = in_terminal(&server, &["events", "--follow", "--sandbox", "box"]);
-    // It may come between a stop and its start. What happens once it is there is told in its order.
+    // It may come between a stop and its start. Later events come in their order.
     cove_testkit::wait::until("the follower hears", Duration::from_secs(20), || {
         server.cove(["stop", "box"]).finish().expect_success();
         server.cove(["start", "box"]).finish().expect_success();

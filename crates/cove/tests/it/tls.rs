@@ -1,4 +1,4 @@
-//! `cove tls`: what clients must trust. The whole way, with clients, is told in tests/e2b.
+//! `cove tls`: what clients must trust. tests/e2b has the whole way, with clients.
 
 use std::time::Duration;
 

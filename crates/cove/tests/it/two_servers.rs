@@ -132,7 +132,7 @@ fn nobody_gets_round_by_asking_the_other_server() {
         let answer = http::request(server.address(), "GET", &url, &[("authorization", &foreign)], None).unwrap();
         assert_eq!(answer.status, 404, "another organisation's: {}", answer.text());
     }
-    // A word of another server that none has said counts for nothing: the request is sent on as any other.
+    // A forged header of another server is ignored: the request is sent on like any other.
     let bearer = format!("Bearer {KEY}");
     for forged in ["server_x", "server_x 1 00", &format!("server_x {} {}", i64::MAX, "0".repeat(64))] {
         let headers = [("authorization", bearer.as_str()), ("cove-sent-on-by", forged)];
@@ -312,7 +312,7 @@ fn what_a_dead_server_was_at_another_takes_over() {
     assert_eq!(delivery()["attempts"], 2, "taken over once: {}", delivery());
     let taken = receiver.taken();
     assert_eq!((taken.len(), taken[0]["sandbox"].as_str()), (1, Some(id.as_str())));
-    // Its sandbox is nobody else's, and is there when it comes back.
+    // No other server takes its sandbox, which is there when it comes back.
     one.restart();
     assert_eq!(say(&two, &id, "echo back"), "back\n");
 }
@@ -337,7 +337,7 @@ fn servers_may_speak_https_with_each_other() {
     let link = two.request("GET", &format!("/api/sandboxes/{id}/ports/80/link"), None).expect_status(200).json();
     assert!(link["url"].as_str().unwrap().starts_with(&two.url()), "{link}");
 
-    // One whose certificate nobody vouches for is not believed.
+    // A server with an untrusted certificate is refused.
     two.restart_in(&[shared]);
     let refused = two.request("POST", "/api/sandboxes/box/exec", Some(&json!({"shell": "true"}))).expect_status(503);
     let message = refused.json()["message"].as_str().unwrap().to_owned();

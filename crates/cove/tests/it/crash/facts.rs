@@ -1,4 +1,4 @@
-//! What one sandbox must be like, by all that was asked and answered.
+//! What one sandbox must be like, after all requests and answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ impl<T: PartialEq + Clone> Either<T> {
     }
 }
 
-/// What the API calls it; the last is no state but 404.
+/// The API's names; the last is not a state but 404.
 pub const GONE: &str = "gone";
 
 #[derive(Debug)]
