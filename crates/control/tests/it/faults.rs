@@ -143,7 +143,12 @@ async fn prepare(store: &Store, kind: &str, n: &str) {
         }
         "release_idempotency_key" => store.insert_sandbox(&named(n), Some(n)).await.map(drop),
         "take_pooled" => store.insert_sandbox(&Sandbox { pool: Some(n.into()), ..named(n) }, None).await.map(drop),
-        "revoke_key" | "note_key_use" => store.insert_key(&key(n), n).await,
+        // A key without its organisation is not found.
+        "insert_key" => store.insert_organisation(&organisation(n, n)).await.map(drop),
+        "revoke_key" | "note_key_use" => {
+            store.insert_organisation(&organisation(n, n)).await.unwrap();
+            store.insert_key(&key(n), n).await
+        }
         "update_organisation" => store.insert_organisation(&organisation(n, "old")).await.map(drop),
         "claim_jobs" => store.add_job(n, &job(n), 1).await.map(drop),
         "finish_job" | "retry_job" | "fail_job" => {

@@ -282,7 +282,7 @@ pub fn program_code(message: &str) -> Option<u8> {
 fn parse(word: &str) -> Result<Word, Complaint> {
     serde_json::from_str(word).map_err(|error| {
         Complaint::failed(format!("unexpected message from the server: {error}"))
-            .hint("has the server the same version as this program?")
+            .hint("does the server have the same version as this program?")
     })
 }
 

@@ -61,7 +61,7 @@ impl Sandbox {
     pub fn parse(value: Value) -> Result<Sandbox, Complaint> {
         serde_json::from_value(value).map_err(|error| {
             Complaint::failed(format!("unexpected sandbox from the server: {error}"))
-                .hint("has the server the same version as this program?")
+                .hint("does the server have the same version as this program?")
         })
     }
 
