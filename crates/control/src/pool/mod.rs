@@ -44,7 +44,7 @@ pub struct PoolSize {
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct Pool {
     pub template: String,
-    /// How many shall be ready.
+    /// How many should be ready.
     pub size: u32,
     /// How many are, on this server.
     pub ready: u32,

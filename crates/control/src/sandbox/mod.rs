@@ -56,7 +56,7 @@ pub struct Sandbox {
     pub timers: Timers,
     /// Whom the organisation bills it to: any word of its own.
     pub owner: Option<String>,
-    /// Who runs a command that names nobody.
+    /// The user of commands that name none.
     pub user: String,
     pub cwd: Option<String>,
     /// Previews need no token.

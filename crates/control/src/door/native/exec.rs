@@ -82,12 +82,12 @@ impl ExecBody {
 
 #[derive(Debug, Clone, Copy, Serialize, utoipa::ToSchema)]
 pub struct ExitView {
-    /// As a shell tells it: the code, or 128 + signal.
+    /// As a shell reports it: the code, or 128 + signal.
     pub status: i32,
     pub code: Option<i32>,
     pub signal: Option<i32>,
     pub timed_out: bool,
-    /// The kernel killed a process of the sandbox for want of memory while this one ran.
+    /// The kernel's out-of-memory killer ended a process of the sandbox while this one ran.
     pub out_of_memory: bool,
 }
 

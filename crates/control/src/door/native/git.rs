@@ -57,10 +57,10 @@ pub struct CloneBody {
     /// Checked out after the clone, on a detached head.
     #[serde(default)]
     commit: Option<String>,
-    /// Only so many commits deep.
+    /// How many commits to fetch.
     #[serde(default)]
     depth: Option<u32>,
-    /// For a server with a certificate nobody vouches for.
+    /// For a server with an untrusted certificate.
     #[serde(default)]
     insecure_skip_tls: bool,
     #[serde(default)]
@@ -146,10 +146,10 @@ pub async fn commit(asked: Asked, Body(body): Body<CommitBody>) -> Result<Json<C
 #[serde(deny_unknown_fields)]
 pub struct RemoteBody {
     path: String,
-    /// The branch's own remote where absent, else `origin`.
+    /// Where absent: the branch's own remote, or `origin`.
     #[serde(default)]
     remote: Option<String>,
-    /// The one checked out where absent.
+    /// Where absent: the branch that is checked out.
     #[serde(default)]
     branch: Option<String>,
     /// Push only: remember the remote's branch as this one's upstream.

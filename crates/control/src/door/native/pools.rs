@@ -21,7 +21,7 @@ pub async fn list(State(app): State<App>, Authenticated(caller): Authenticated) 
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PoolBody {
-    /// How many shall be ready.
+    /// How many should be ready.
     #[schema(maximum = 10000)]
     size: u32,
 }

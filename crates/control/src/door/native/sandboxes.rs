@@ -37,7 +37,7 @@ pub struct CreateSandbox {
     pub timers: TimersBody,
     /// Whom it is billed to: any word of your own.
     pub owner: Option<String>,
-    /// Who runs a command that names nobody.
+    /// The user of commands that name none.
     pub user: Option<String>,
     /// Where a command starts that names no directory.
     pub cwd: Option<String>,

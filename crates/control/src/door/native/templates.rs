@@ -15,10 +15,10 @@ use crate::template::Template;
 pub struct TemplateView {
     id: String,
     name: String,
-    /// Other names that lead here.
+    /// Other names of the template.
     aliases: Vec<String>,
     description: String,
-    /// What is to be known or done before it is all that its description says.
+    /// What is missing compared with its description, and what to do about it.
     note: Option<String>,
     limits: LimitsView,
     user: String,

@@ -27,7 +27,7 @@ pub struct SandboxView {
     pub timers: TimersView,
     /// Previews need no token.
     pub public: bool,
-    /// Who runs a command that names nobody.
+    /// The user of commands that name none.
     pub user: String,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,

@@ -33,7 +33,7 @@ fn view(webhook: Webhook, secret: Option<String>) -> WebhookView {
 #[serde(deny_unknown_fields)]
 pub struct CreateWebhook {
     url: String,
-    /// Kinds of event; all where empty.
+    /// Kinds of event; an empty list means all.
     #[serde(default)]
     kinds: Vec<String>,
 }
