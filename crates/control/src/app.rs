@@ -1,6 +1,6 @@
 //! The one handle that every door and every loop holds.
 //!
-//! Cheap to clone. What it can do is written in the files of the nouns; here is what it is made of.
+//! Cheap to clone. The files of the nouns implement what it can do; this file has its parts.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -35,7 +35,7 @@ use crate::store::{Dialect, Store};
 use crate::template::{self, Template};
 use crate::{Caller, Error, identity, random};
 
-/// How long changes that are under way may take once no request is any more. What takes longer the next server finishes.
+/// How long changes under way may take once there are no more requests. The next server finishes what takes longer.
 const LAST_WORK: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// The organisation of the first key.
@@ -45,40 +45,65 @@ pub const FIRST_ORGANISATION: &str = "default";
 pub struct App(Arc<Parts>);
 
 struct Parts {
+    /// What the operator set.
     config: Config,
+    /// The database.
     store: Store,
+    /// The time, which tests can set.
     clock: Clock,
+    /// What runs sandboxes, by name.
     providers: BTreeMap<String, Arc<dyn Provider>>,
+    /// Where archives and artifacts are.
     objects: Arc<dyn ObjectStore>,
+    /// This server's name among those that share the store.
     server: String,
+    /// One lock for each sandbox: one change at a time.
     locks: Locks,
+    /// When each sandbox was last used.
     activity: Arc<Activity>,
-    /// What sandboxes had used when they were last looked at, to tell work from waiting.
+    /// What sandboxes had used at the last sample, to distinguish work from waiting.
     looks: Looks,
+    /// Keys and quotas that were read a moment ago.
     keys: KeyCache,
+    /// State changes, for listeners in this process.
     bus: Bus,
+    /// Runs stateful code in sandboxes.
     interpreter: Interpreter,
+    /// Work that runs to its end although its caller left; [`App::shutdown`] waits for it.
     tasks: TaskTracker,
+    /// Cancelled when the server ends.
     ending: CancellationToken,
+    /// Wakes the loop of timers and jobs.
     timers: Notify,
+    /// Places for webhook deliveries under way.
     deliveries: Arc<Semaphore>,
+    /// How many sandboxes each organisation has, against its maxima.
     ledger: Ledger,
+    /// How many requests each key and organisation may still make.
     rates: Rates,
-    /// What requests under way were let in with.
+    /// The rights of all requests under way.
     rights: Arc<Rights>,
+    /// Room for sandboxes on this server, and turns to start them.
     capacity: Capacity,
+    /// The latest samples of what each sandbox uses.
     history: History,
-    /// What the log was told of storage.
+    /// What was logged about storage, to log each change once.
     said: Said,
-    /// Changes of sandboxes that were left in the middle.
+    /// Changes of sandboxes that were interrupted.
     unfinished: Unfinished,
+    /// Warm pools: sandboxes made ahead.
     pools: Pools,
+    /// Sessions with an execution under way.
     sessions: Live,
+    /// An HTTP client for operators' requests: it reaches private addresses too.
     http: reqwest::Client,
+    /// An HTTP client for tenants' requests: it reaches public addresses and `private_targets`.
     guarded: reqwest::Client,
+    /// The address that this server listens on, for other servers.
     peer_url: OnceLock<String>,
+    /// Which certificates of other servers this one trusts.
     peer_trust: Arc<rustls::ClientConfig>,
-    /// What servers of the same store prove with who they are; nothing where there are no others.
+    /// The secret that proves to servers of the same store who sent a request on; `None` on SQLite.
     peer_secret: Option<String>,
 }
 
@@ -143,8 +168,8 @@ impl App {
         Ok(app)
     }
 
-    /// The first organisation and the first key: the configured one, or one that is made and kept in the data
-    /// directory for its owner to read.
+    /// Makes the first organisation and the first key: the configured one, or one that is kept in the data directory
+    /// for its owner to read.
     async fn make_first(&self) -> Result<(), Error> {
         let first = Organisation {
             id: FIRST_ORGANISATION.into(),
@@ -307,12 +332,12 @@ impl App {
         &self.0.sessions
     }
 
-    /// Reaches whatever the server reaches: for what an operator asked for.
+    /// For requests that an operator asked for: reaches every address that the server reaches.
     pub(crate) fn http(&self) -> &reqwest::Client {
         &self.0.http
     }
 
-    /// Reaches the open internet: for what a tenant asked for.
+    /// For requests that a tenant asked for: reaches public addresses.
     pub(crate) fn guarded_http(&self) -> &reqwest::Client {
         &self.0.guarded
     }
@@ -322,7 +347,7 @@ impl App {
         self.config().peer_url.as_deref().or_else(|| self.0.peer_url.get().map(String::as_str))
     }
 
-    /// Whom it believes there.
+    /// Which certificates of other servers it trusts.
     pub(crate) fn peer_trust(&self) -> &rustls::ClientConfig {
         &self.0.peer_trust
     }
@@ -331,15 +356,15 @@ impl App {
         self.0.peer_secret.as_deref()
     }
 
-    /// The address that it listens on, unless that is all of them: others would reach themselves.
+    /// Notes the address that it listens on, unless that is every address: other servers would reach themselves.
     pub(crate) fn listens_on(&self, address: std::net::SocketAddr) {
         if !address.ip().is_unspecified() {
-            // Told once; a second listener changes nothing.
+            // Set once; a second listener changes nothing.
             let _ = self.0.peer_url.set(format!("http://{address}"));
         }
     }
 
-    /// Told to end.
+    /// Cancelled when the server ends.
     pub fn ending(&self) -> &CancellationToken {
         &self.0.ending
     }
@@ -348,7 +373,7 @@ impl App {
         &self.0.tasks
     }
 
-    /// Runs to its end even when nobody waits for it any more.
+    /// Runs to its end even when the caller no longer waits.
     pub(crate) async fn detached<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, Error>> + Send + 'static,
@@ -363,7 +388,7 @@ impl App {
     pub async fn shutdown(&self) {
         self.0.ending.cancel();
         self.0.tasks.close();
-        // What takes longer is found again by the next server.
+        // The next server finds what takes longer.
         if tokio::time::timeout(LAST_WORK, self.0.tasks.wait()).await.is_err() {
             tracing::warn!("some work was still under way at the end");
         }
@@ -377,7 +402,7 @@ impl App {
 }
 
 fn http_client() -> Result<reqwest::Client, Error> {
-    // Whoever came first has chosen; ours is the same.
+    // If another provider is installed already, it is the same one.
     let _chosen = rustls::crypto::ring::default_provider().install_default();
     let builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
     builder.build().map_err(|error| Error::internal(format!("make an HTTP client: {error}")))
@@ -388,13 +413,13 @@ fn open_files() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// A directory that no other user of the host may enter; one that is there stays as its owner made it.
+/// Makes a directory that no other user of the host may enter. One that already exists stays as it is.
 pub fn make_private_directory(path: &std::path::Path) -> std::io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// For its owner's eyes alone, from the first byte.
+/// Writes a file that only its owner can read, from the first byte.
 fn write_private(path: &std::path::Path, text: &str) -> std::io::Result<()> {
     cove_sys::replacement::replace(path, format!("{text}\n").as_bytes(), 0o600)
 }

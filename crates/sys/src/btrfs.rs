@@ -1,4 +1,4 @@
-//! Btrfs subvolumes and their quota groups, by ioctl: no `btrfs` program in the way of a launch.
+//! Btrfs subvolumes and their quota groups, by ioctl: a launch does not run the `btrfs` program.
 //!
 //! Numbers and structures are those of the kernel's `include/uapi/linux/btrfs.h`.
 
@@ -90,7 +90,7 @@ struct FilesystemInfo {
     rest: [u8; 992],
 }
 
-/// Makes the empty subvolume `name` in `directory`. EEXIST where the name is taken.
+/// Makes the empty subvolume `name` in `directory`. EEXIST if the name is taken.
 pub fn create_subvolume(directory: impl AsFd, name: &str) -> io::Result<()> {
     ioctl(directory.as_fd(), SUBVOLUME_CREATE_V2, &mut volume(0, name)?)
 }
@@ -133,7 +133,7 @@ pub fn enable_quota(file: impl AsFd) -> io::Result<()> {
     ioctl(file.as_fd(), QUOTA_CONTROL, &mut QuotaControl { command: QUOTA_ENABLE, status: 0 })
 }
 
-/// Bounds what a subvolume may refer to, its metadata included; `None` takes the bound away.
+/// Limits what a subvolume may refer to, metadata included; `None` removes the limit.
 pub fn limit_subvolume(file: impl AsFd, subvolume: u64, bytes: Option<u64>) -> io::Result<()> {
     // The kernel clears a limit that is set to all ones.
     let max_referenced = bytes.unwrap_or(u64::MAX);
@@ -142,7 +142,7 @@ pub fn limit_subvolume(file: impl AsFd, subvolume: u64, bytes: Option<u64>) -> i
     ioctl(file.as_fd(), GROUP_LIMIT, &mut limit)
 }
 
-/// Forgets the quota group of a subvolume that is gone. EBUSY where extents still belong to it.
+/// Removes the quota group of a deleted subvolume. EBUSY while extents still belong to it.
 pub fn forget_group(file: impl AsFd, subvolume: u64) -> io::Result<()> {
     ioctl(file.as_fd(), GROUP_CREATE, &mut GroupCreate { create: 0, id: subvolume })
 }
@@ -162,8 +162,8 @@ pub fn shrink(file: impl AsFd, bytes: u64) -> io::Result<()> {
     ioctl(file.as_fd(), RESIZE, &mut arguments)
 }
 
-/// Commits, and wakes the kernel's thread that gives back the space of deleted subvolumes, which would else wait for the next
-/// commit (30 s).
+/// Commits, and wakes the kernel's thread that gives back the space of deleted subvolumes, which would otherwise wait
+/// for the next commit (30 s).
 pub fn reclaim(file: impl AsFd) -> io::Result<()> {
     ioctl(file.as_fd(), SYNC, &mut ())
 }

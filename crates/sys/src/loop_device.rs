@@ -12,9 +12,9 @@ const CONFIGURE: libc::Ioctl = 0x4C0A;
 const SET_CAPACITY: libc::Ioctl = 0x4C07;
 const GET_STATUS64: libc::Ioctl = 0x4C05;
 const CONTROL_GET_FREE: libc::Ioctl = 0x4C82;
-/// The device lets go of the file when its last user does.
+/// The device releases the file when its last user is gone.
 const AUTOCLEAR: u32 = 4;
-/// Past the host's page cache: what is written in the loop is cached once, above it.
+/// Bypasses the host's page cache: data in the loop is cached once, above it.
 const DIRECT_IO: u32 = 16;
 
 #[repr(C)]
@@ -69,7 +69,7 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// The device that has `file` behind it already, in this or an earlier life.
+    /// The device that already has `file` behind it, from this process or an earlier one.
     pub fn find(file: &File) -> io::Result<Option<LoopDevice>> {
         let wanted = file.metadata()?;
         for entry in std::fs::read_dir("/sys/block")?.flatten() {
@@ -80,7 +80,7 @@ impl LoopDevice {
             let path = PathBuf::from("/dev").join(name);
             let Ok(device) = OpenOptions::new().read(true).write(true).open(&path) else { continue };
             let mut info = Info::with_flags(0);
-            // ENXIO: let go of between two looks.
+            // ENXIO: released between the two calls.
             if status(&device, &mut info).is_ok()
                 && info.inode == wanted.ino()
                 && same_device(info.device, wanted.dev())
@@ -94,13 +94,13 @@ impl LoopDevice {
     /// Puts `file` behind a free device.
     pub fn attach(file: &File) -> io::Result<LoopDevice> {
         let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
-        // Another program may take the free device first; then there is another.
+        // Another program may take the free device first; then the kernel offers another one.
         for _ in 0..64 {
             let path = PathBuf::from(format!("/dev/loop{}", free_number(&control)?));
             let device = OpenOptions::new().read(true).write(true).open(&path)?;
             match configure(&device, file, AUTOCLEAR | DIRECT_IO) {
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => continue,
-                // The filesystem below cannot do without its cache.
+                // The filesystem below does not support direct I/O.
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => configure(&device, file, AUTOCLEAR)?,
                 other => other?,
             }
@@ -116,7 +116,7 @@ impl LoopDevice {
         std::fs::write(PathBuf::from("/sys/block").join(name).join("queue/discard_max_bytes"), "0")
     }
 
-    /// Sees the file's new size.
+    /// Takes over the file's new size.
     pub fn refresh_size(&self) -> io::Result<()> {
         // SAFETY: LOOP_SET_CAPACITY takes no argument; the descriptor is open as long as `self`.
         let result = unsafe { libc::ioctl(self.device.as_raw_fd(), SET_CAPACITY, 0) };
@@ -124,7 +124,7 @@ impl LoopDevice {
     }
 }
 
-/// The kernel tells the device in its own, older encoding.
+/// The kernel reports the device in its older encoding.
 fn same_device(told: u64, wanted: u64) -> bool {
     let (major, minor) = (libc::major(wanted), libc::minor(wanted));
     let old = u64::from(minor & 0xff) | (u64::from(major) << 8) | (u64::from(minor & !0xff) << 12);

@@ -31,7 +31,7 @@ pub struct Identity {
     pub groups: Option<Vec<u32>>,
 }
 
-/// Where the three standard streams lead, all at descriptors above 2.
+/// The three standard streams, all at descriptors above 2.
 #[derive(Debug, Clone, Copy)]
 pub enum Streams<'a> {
     Separate {
@@ -56,11 +56,11 @@ pub struct Program<'a> {
     pub streams: Streams<'a>,
     /// Soft and hard limit of open files, where they should differ from the caller's.
     pub open_files: Option<(u64, u64)>,
-    /// Text for `/proc/self/oom_score_adj`; a failure to write it is passed over.
+    /// Text for `/proc/self/oom_score_adj`; a failure to write it is ignored.
     pub oom_score_adj: &'a CStr,
 }
 
-/// What the child was at when it failed.
+/// The step at which the child failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Step {
@@ -310,7 +310,7 @@ fn enter(directories: &[CString]) -> Result<(), c_int> {
     failed
 }
 
-/// Tries each candidate; a permission that was refused weighs more than a name that is not there (execvp(3)).
+/// Tries each candidate; EACCES takes precedence over ENOENT (execvp(3)).
 fn execute(plan: &Plan<'_>) -> c_int {
     let mut failed = libc::ENOENT;
     for candidate in plan.program.candidates {

@@ -1,4 +1,4 @@
-//! Sandboxes that sleep long: their files as one tar, packed with zstd, in the object store; nothing on the machine.
+//! Archived sandboxes: their files are one tar, packed with zstd, in the object store, and nothing is on the machine.
 
 mod drafts;
 
@@ -18,7 +18,7 @@ use crate::provider::ProviderError;
 use crate::sandbox::Sandbox;
 use crate::{App, Error};
 
-/// The folder that archives go to where no other place is configured.
+/// The folder for archives where no object store is configured.
 pub fn folder(path: &Path) -> Result<Arc<dyn ObjectStore>, Error> {
     crate::app::make_private_directory(path)
         .map_err(|error| Error::internal(format!("make the archive folder {}: {error}", path.display())))?;
@@ -27,7 +27,7 @@ pub fn folder(path: &Path) -> Result<Arc<dyn ObjectStore>, Error> {
     Ok(Arc::new(store))
 }
 
-/// Where archives and artifacts go: the configured store, else the folder.
+/// Opens the place for archives and artifacts: the configured store, or the folder.
 pub fn open(config: &Archive, folder_path: &Path) -> Result<Arc<dyn ObjectStore>, Error> {
     let Some(url) = &config.url else { return folder(folder_path) };
     let wrong = |reason: String| Error::invalid("archive.url", reason);
@@ -63,7 +63,7 @@ fn trouble(sandbox: &Sandbox, verb: &'static str, error: &object_store::Error) -
     Error::Archive { id: sandbox.id.to_string(), verb, reason }
 }
 
-/// What a write says, with the object store's own reason in it.
+/// The error of a write, with the object store's own reason.
 fn refused(sandbox: &Sandbox, error: std::io::Error) -> Error {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<object_store::Error>());
     match inner {
@@ -72,19 +72,19 @@ fn refused(sandbox: &Sandbox, error: std::io::Error) -> Error {
     }
 }
 
-/// When an archive was packed to its end.
+/// When an archive was packed completely.
 enum Whole {
     /// With so many bytes.
     Now(u64),
     Before,
 }
 
-/// Between the provider that packs and the object store that takes.
+/// The size of the pipe between the provider that packs and the object store.
 const BUFFER: usize = 256 << 10;
 
 impl App {
-    /// Files to the object store, then off the provider. The archive appears there whole or not at all, and the files
-    /// go only when it is there.
+    /// Copies files to the object store, then deletes them at the provider. The archive appears as a whole or not at
+    /// all, and the files are deleted only when it is there.
     pub(crate) async fn export(&self, sandbox: &Sandbox) -> Result<(), Error> {
         let provider = self.provider(&sandbox.provider)?;
         if self.config().archive.url.is_none() {
@@ -95,14 +95,14 @@ impl App {
         let packing = async move { provider.export(&sandbox.id, &mut near).await };
         let (packed, kept) = tokio::join!(packing, async {
             let kept = tokio::io::copy(&mut far, &mut writer).await;
-            // Nobody takes any more: whoever packs shall notice.
+            // Closes the pipe, so that the packer notices that nobody reads.
             drop(far);
             kept
         });
         let whole = match (packed, kept) {
             (_, Err(error)) => Err(refused(sandbox, error)),
             (Ok(()), Ok(bytes)) => Ok(Whole::Now(bytes)),
-            // A server that died had come as far as to remove the files: the archive was whole by then.
+            // A server died while it removed the files: the archive was complete by then.
             (Err(ProviderError::NotFound(_)), Ok(0)) if self.has_archive(sandbox).await? => Ok(Whole::Before),
             (Err(error), Ok(_)) => Err(error.into()),
         };
@@ -114,7 +114,7 @@ impl App {
             }
             Ok(Whole::Before) => {}
             Err(error) => {
-                // Parts of a large upload would stay and cost; the first error is the one to tell.
+                // Parts of a large upload would stay and cost money. The first error is the one to report.
                 let _ = writer.abort().await;
                 return Err(error);
             }
@@ -123,8 +123,8 @@ impl App {
         Ok(())
     }
 
-    /// In the folder a file is whole when it has its name, and on the disk only some time later. The sandbox's own files go
-    /// next: a power cut must not take both.
+    /// A file in the folder is complete when it has its name, but reaches the disk some time later. The sandbox's files
+    /// are deleted next, so this syncs: a power cut must not lose both.
     async fn bring_to_disk(&self, sandbox: &Sandbox) -> Result<(), Error> {
         if self.config().archive.url.is_some() {
             return Ok(());
@@ -156,7 +156,7 @@ impl App {
         }
     }
 
-    /// Files back from the object store.
+    /// Restores files from the object store.
     pub(crate) async fn import(&self, sandbox: &Sandbox) -> Result<(), Error> {
         let found = self.objects().get(&key(sandbox)).await.map_err(|error| trouble(sandbox, "read", &error))?;
         let mut reader = StreamReader::new(found.into_stream().map_err(std::io::Error::from));

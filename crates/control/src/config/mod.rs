@@ -1,7 +1,7 @@
 //! What an operator can set. Every value has a default that works.
 //!
-//! A file gives way to the environment, the environment to flags ([`load`]). A wrong key anywhere, or two values that
-//! contradict each other ([`rules`]), is refused with its place: half configured is worse than not started.
+//! The environment overrides the file, and flags override the environment ([`load`]). The server refuses to start with
+//! a wrong key, or with values that contradict each other ([`rules`]), and says where each one is.
 
 mod check;
 pub mod key;
@@ -27,16 +27,16 @@ pub struct Config {
     pub data: PathBuf,
     /// `sqlite://…` or `postgres://…`; a file in the data directory where absent.
     pub database_url: Option<String>,
-    /// Where sandboxes run that name no provider.
+    /// The provider of sandboxes that name none.
     pub provider: String,
     /// The first key; made and kept in the data directory where absent.
     pub api_key: Option<String>,
-    /// How clients reach this server; made from each request's own Host where absent.
+    /// How clients reach this server; taken from each request's Host where absent.
     pub public_url: Option<String>,
     /// How other servers of the same database reach this one; the address it listens on where absent.
     pub peer_url: Option<String>,
-    /// In PEM: who signs the certificates of other servers whose `peer_url` is https. The local authority and those of
-    /// the system where absent.
+    /// A PEM file with the authorities that sign other servers' certificates (`peer_url` with https). The local
+    /// authority and the system's where absent.
     pub peer_authority: Option<PathBuf>,
     /// Previews are at `{port}-{id}.{domain}`.
     pub domain: String,
@@ -53,8 +53,8 @@ pub struct Config {
     pub archive: Archive,
     pub log: Log,
     pub telemetry: Telemetry,
-    /// Addresses and networks of the server's neighbourhood that tenants may reach, with commas between
-    /// (`10.1.0.0/16, 10.1.2.3:5432`); what is private and not named here is open to operators alone.
+    /// Private addresses and networks that tenants may reach, separated by commas (`10.1.0.0/16, 10.1.2.3:5432`); other
+    /// private addresses are open to operators alone.
     #[serde(with = "targets")]
     pub private_targets: Vec<Target>,
 }
@@ -81,12 +81,12 @@ mod targets {
 pub struct Tls {
     /// No TLS where absent.
     pub listen: Option<String>,
-    /// In PEM, with its chain; a local authority's where absent.
+    /// A PEM file with the certificate and its chain; the local authority signs one where absent.
     pub certificate: Option<PathBuf>,
     pub key: Option<PathBuf>,
 }
 
-/// What this one server takes on. Zero is no limit.
+/// How much this server takes on. Zero is no limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Capacity {
@@ -99,11 +99,11 @@ pub struct Capacity {
     /// Bytes that the disk of the data directory must have free before anything is added to it; of a small disk a
     /// twentieth at most.
     pub free_disk: u64,
-    /// Sandboxes that are started at one time; the others wait their turn.
+    /// Sandboxes that start at the same time; others wait.
     pub launches: u32,
-    /// How many may wait; the rest is told to come again.
+    /// How many may wait; the rest gets 503.
     pub waiting: u32,
-    /// How long one waits at most.
+    /// How long a request waits at most.
     pub patience_seconds: u64,
 }
 
@@ -121,8 +121,8 @@ impl Default for Capacity {
     }
 }
 
-/// What this one server holds open. Where a number is zero it is a share of `most`, and `most` comes from the limit of open
-/// files.
+/// How many connections this server keeps open. A number of zero is a share of `most`, and `most` is a share of the
+/// limit of open files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Connections {
@@ -135,10 +135,10 @@ pub struct Connections {
     pub per_organisation: u64,
     /// Requests and streams under way that came to one sandbox without a key; an eighth of `most` where zero.
     pub per_sandbox: u64,
-    /// Bytes of WebSocket messages that are not whole yet, of one organisation.
+    /// Bytes of incomplete WebSocket messages, of one organisation.
     pub unfinished_bytes: u64,
-    /// Addresses and networks of reverse proxies, with commas between: one of theirs is many people's, and is not held to
-    /// `per_address`.
+    /// Addresses and networks of reverse proxies, separated by commas. A proxy connects for many people, so
+    /// `per_address` does not apply to it.
     #[serde(with = "targets")]
     pub proxies: Vec<Target>,
 }
@@ -173,13 +173,13 @@ impl Default for Timers {
     }
 }
 
-/// What is remembered of what sandboxes used.
+/// The history of what sandboxes used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Metrics {
     /// How long samples stay in the store.
     pub keep_seconds: u64,
-    /// One sample in so many seconds goes there.
+    /// Seconds between two stored samples.
     pub store_every_seconds: u64,
 }
 
@@ -210,7 +210,7 @@ pub struct Archive {
     /// `s3://bucket/prefix`; the folder `archive` of the data directory where absent. Credentials come from the usual
     /// `AWS_…` variables.
     pub url: Option<String>,
-    /// Of an S3-compatible store that is not Amazon's.
+    /// The endpoint of an S3-compatible store that is not Amazon's.
     pub endpoint: Option<String>,
     pub region: Option<String>,
 }
@@ -235,7 +235,7 @@ impl Default for Log {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Telemetry {
-    /// Of an OTLP collector that speaks HTTP; `/v1/traces` is added.
+    /// The URL of an OTLP collector that speaks HTTP; `/v1/traces` is added.
     pub endpoint: Option<String>,
     pub service: String,
 }

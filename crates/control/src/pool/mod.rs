@@ -1,9 +1,9 @@
-//! Sandboxes that stand ready: creation without the wait.
+//! Warm pools: sandboxes made ahead, so that a creation does not wait.
 //!
 //! A pool belongs to an organisation and a template. Its members are sandboxes like any other that nobody sees yet. A
-//! creation that asks for nothing a member does not have takes one: it is pinged (a dead one is never handed out), told
-//! its environment, and becomes the caller's with one write. The background fills up what was taken. Members are ready as soon as
-//! they run; then their Python is started, so that a first cell finds it waiting.
+//! creation takes a member that has everything it asks for: the server pings it (a dead one is never handed out), sets
+//! its environment, and gives it to the caller with one write. The background replaces it. Members are ready as soon as
+//! they run; then their Python is started for the first cell.
 
 mod members;
 
@@ -27,10 +27,10 @@ use crate::store::sandboxes::{Along, Idempotency, Inserted, Taken};
 use crate::template::Template;
 use crate::{App, Caller, Error, Scope, random};
 
-/// Members made at one time for one pool.
+/// The most members that are made at one time for one pool.
 const AT_ONCE: u32 = 4;
 const LARGEST: u32 = 10_000;
-/// Between a member's leaving and the making of the next.
+/// The pause between taking a member and making the next.
 const REST: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,19 +40,19 @@ pub struct PoolSize {
     pub size: u32,
 }
 
-/// A pool as it stands.
+/// The current state of a pool.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct Pool {
     pub template: String,
     /// How many should be ready.
     pub size: u32,
-    /// How many are, on this server.
+    /// How many are ready on this server.
     pub ready: u32,
-    /// How many of these have a Python that waits for its first cell.
+    /// How many of these have a Python ready for its first cell.
     pub warm: u32,
-    /// Creations that were served from it, since the server started.
+    /// Creations served from it since the server started.
     pub hits: u64,
-    /// Creations that could have been but found it empty.
+    /// Creations that found it empty.
     pub misses: u64,
 }
 
@@ -75,14 +75,14 @@ impl Default for Pools {
 impl Pools {
     fn with<T>(&self, organisation: &str, template: &str, act: impl FnOnce(&mut Members) -> T) -> Option<T> {
         let mut all = self.all.lock().expect("no panic while held");
-        // Most installations have no pool at all: no key is made for the look.
+        // Most installations have no pool: then this allocates no key.
         if all.is_empty() {
             return None;
         }
         all.get_mut(&(organisation.to_owned(), template.to_owned())).map(act)
     }
 
-    /// One that left by itself.
+    /// Removes a member that ended by itself.
     pub fn remove(&self, id: &cove_engine::SandboxId) {
         for members in self.all.lock().expect("no panic while held").values_mut() {
             members.remove(id);
@@ -146,7 +146,7 @@ impl App {
         figures.collect()
     }
 
-    /// Takes sizes from the store; at the start of a server the members too.
+    /// Reads sizes from the store; at the start of a server also the members.
     pub(crate) async fn load_pools(&self) -> Result<(), Error> {
         let sizes = self.store().pools().await?;
         let mut all = self.pools().all.lock().expect("no panic while held");
@@ -159,7 +159,7 @@ impl App {
         Ok(())
     }
 
-    /// After a reconcile: those that still run stand ready again.
+    /// After a reconcile: members that still run are ready again.
     pub(crate) async fn readopt_pools(&self) -> Result<(), Error> {
         self.load_pools().await?;
         for sandbox in self.store().pooled_sandboxes(self.server()).await? {
@@ -176,7 +176,7 @@ impl App {
         Ok(())
     }
 
-    /// A member for this creation, where one fits. It is the caller's when this returns.
+    /// A member for this creation, if one fits. It belongs to the caller when this returns.
     pub(crate) async fn take_from_pool(
         &self,
         caller: &Caller,
@@ -215,7 +215,7 @@ impl App {
                     self.announce(State::Creating, &sandbox);
                     return Ok(Some(sandbox));
                 }
-                // Another server or its end came first.
+                // Another server took it, or it ended.
                 Taken::Overtaken => continue,
                 Taken::NameTaken | Taken::KeyUsed if new.network != NetworkPolicy::open() => {
                     let cause = Cause::new(Code::Pool, "its network was closed for a creation that failed", self.now());
@@ -230,7 +230,7 @@ impl App {
         }
     }
 
-    /// Not at once: making a member takes a processor for some milliseconds, and the caller's first command wants it.
+    /// Not at once: making a member takes a processor for some milliseconds, and the caller's first command needs it.
     fn refill_soon(&self) {
         let app = self.clone();
         self.tasks().spawn(async move {
@@ -239,10 +239,10 @@ impl App {
         });
     }
 
-    /// Alive, and set up as the caller wants it.
+    /// Checks that the member is alive, and sets it up for the caller.
     async fn is_fit_for_use(&self, sandbox: &Sandbox, template: &Template, new: &NewSandbox) -> bool {
         let Ok(provider) = self.provider(&sandbox.provider) else { return false };
-        // Members have a network, since one cannot be given to a sandbox that runs; taking it away can be done at once.
+        // Members have a network, because a running sandbox cannot get one; removing it works at once.
         if new.network != NetworkPolicy::open() {
             let Ok(wanted) = new.network.to_engine() else { return false };
             if provider.set_network(&sandbox.id, &wanted).await.is_err() {
@@ -262,7 +262,7 @@ impl App {
         provider.guest(&sandbox.id).call(&request).await.is_ok()
     }
 
-    /// Makes what is missing, removes what is too much, and warms what is cold.
+    /// Makes missing members, removes surplus ones, and starts their interpreters.
     pub(crate) async fn fill_pools(&self) -> Result<(), Error> {
         let (mut missing, mut surplus, mut cold) = (Vec::new(), Vec::new(), Vec::new());
         {
@@ -292,7 +292,7 @@ impl App {
         let made = self.launch_member(&organisation, &template).await;
         if let Err(error) = &made {
             tracing::warn!(template, %error, detail = error.detail(), "fill a pool");
-            // Not again at once: what failed may need a moment.
+            // Pauses before the next try: the cause may need a moment.
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
         self.pools().with(&organisation, &template, |members| {
@@ -325,7 +325,7 @@ impl App {
         Ok(Member { interpreter: Waiting::Yes, ..member })
     }
 
-    /// Has the member's Python wait for its first cell. One that is not warm still works: its first cell is slower.
+    /// Starts the member's Python ahead of its first cell. A member without it works too; its first cell is slower.
     async fn warm_member(&self, member: &Sandbox, warmth: Warmth) {
         let _turn = self.pools().warming.acquire().await;
         if let Ok(provider) = self.provider(&member.provider)
@@ -351,13 +351,13 @@ impl App {
     }
 }
 
-/// Whether a member is all that the caller asked for.
+/// Whether a member has everything that the caller asked for.
 fn fits(draft: &Sandbox, new: &NewSandbox, template: &Template) -> bool {
     let network = [NetworkPolicy::open(), NetworkPolicy::closed()].contains(&new.network);
     draft.limits == template.limits && network && new.provider.is_none()
 }
 
-/// The draft in the member's body.
+/// The caller's draft applied to the member.
 fn adopt(draft: &Sandbox, member: &Sandbox, new: &NewSandbox) -> Sandbox {
     let mut env = draft.env.clone();
     if let Some(id) = new.id_variable.as_ref().and_then(|name| env.get_mut(name))

@@ -66,7 +66,7 @@ impl Local {
     }
 }
 
-/// What is so already needs no doing.
+/// Already done: nothing to do.
 fn unless_gone(done: Result<(), EngineError>) -> Result<(), EngineError> {
     match done {
         Err(EngineError::NotRunning(_) | EngineError::NotFound(_)) => Ok(()),
@@ -145,7 +145,7 @@ impl Provider for Local {
     }
 
     fn free_memory(&self) -> Option<u64> {
-        // One small read of the kernel's own account: far cheaper than the launch that it may spare.
+        // One small read from the kernel: far cheaper than the launch that it may avoid.
         let account = std::fs::read_to_string("/proc/meminfo").ok()?;
         let line = account.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
         line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
@@ -235,7 +235,7 @@ impl Provider for Local {
             engine.export(&id, &mut packed)?;
             packed.finish().and_then(|mut near| near.shutdown()).map_err(trouble)
         });
-        // Whoever fails first ends the other: the pipe between them breaks.
+        // The side that fails first ends the other: the pipe between them breaks.
         let carrying = async move {
             let carried = tokio::io::copy(&mut far, to).await;
             drop(far);
@@ -254,7 +254,7 @@ impl Provider for Local {
             let trouble = |error: io::Error| EngineError::Invalid(format!("unpack the archive: {error}"));
             let mut packed = zstd::Decoder::new(near).map_err(trouble)?;
             engine.import(&spec, &mut packed)?;
-            // To the very end: there the checksum is, and half an archive shows itself.
+            // Reads to the very end: the checksum is there, and an incomplete archive fails.
             match io::copy(&mut packed, &mut io::sink()) {
                 Ok(_) => Ok(()),
                 Err(error) => {
@@ -270,7 +270,7 @@ impl Provider for Local {
                 .map_err(|error| ProviderError::Failed(format!("fetch the archive: {error}")))
         };
         let (unpacked, carried) = tokio::join!(unpacking, carrying);
-        // A reader that stopped early has the better reason.
+        // If the reader stopped early, its error is the cause.
         unpacked.and(carried)
     }
 }
@@ -288,9 +288,9 @@ fn sighting(found: cove_engine::Found) -> Sighting {
     }
 }
 
-/// Between the thread that packs and the task that carries.
+/// The buffer between the thread that packs and the task that uploads.
 const BUFFER: usize = 256 << 10;
-/// Of zstd: its own default, good and fast.
+/// The level of zstd: its default.
 const LEVEL: i32 = 3;
 
 struct Socket(PathBuf);

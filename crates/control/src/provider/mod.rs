@@ -1,7 +1,7 @@
 //! Where sandboxes run.
 //!
-//! A provider makes and keeps isolated computers; the control plane decides when. What a provider cannot do it says in
-//! its [`Capabilities`], and the control plane refuses before it tries. All calls are idempotent: a crash between a
+//! A provider makes and keeps isolated computers; the control plane decides when. [`Capabilities`] lists what a
+//! provider can do, and the control plane refuses the rest before it tries. All calls are idempotent: a crash between a
 //! call and the note of its success is repaired by calling again.
 
 pub mod fake;
@@ -29,11 +29,11 @@ pub struct Capabilities {
     /// Files outlive a stop.
     pub persistent: bool,
     pub network_policy: bool,
-    /// What stands between a sandbox and its host, as the API reports it.
+    /// What isolates a sandbox from its host, as the API reports it.
     pub isolation: Isolation,
 }
 
-/// The rungs of the isolation ladder, weakest first.
+/// Degrees of isolation, weakest first.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize, utoipa::ToSchema,
 )]
@@ -46,12 +46,12 @@ pub enum Isolation {
     Microvm,
 }
 
-/// What a provider sees of a sandbox it was once given.
+/// What a provider knows about one of its sandboxes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sighting {
     pub id: SandboxId,
     pub state: Seen,
-    /// How its processes ended, where that happened while no server looked.
+    /// How its processes ended, if that happened while no server was running.
     pub ended: Option<Ended>,
     /// Since when and why it is kept although nobody is known to own it.
     pub aside: Option<Aside>,
@@ -65,7 +65,7 @@ pub enum Seen {
     Stopped,
 }
 
-/// A sandbox's processes ended without being asked to.
+/// A sandbox's processes ended without a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Departure {
     pub id: SandboxId,
@@ -78,7 +78,7 @@ pub enum ProviderError {
     NotFound(SandboxId),
     #[error("{0}")]
     Unsupported(String),
-    /// The request can never succeed as it is: the sentence says why.
+    /// The request can never succeed; the sentence says why.
     #[error("{0}")]
     Refused(String),
     /// No room now; may succeed later.
@@ -91,8 +91,8 @@ pub enum ProviderError {
     Failed(String),
 }
 
-/// The providers that a server has by its configuration. `program` is what spawners are made of: this program's own
-/// path. Blocking; call it before serving.
+/// The providers that a server has by its configuration. `program` is the path of this program, which spawners run.
+/// Blocking; call it before serving.
 pub fn configured(config: &Config, program: PathBuf) -> Result<Vec<Arc<dyn Provider>>, Error> {
     match config.provider.as_str() {
         "fake" => Ok(vec![fake::Fake::new()]),
@@ -102,7 +102,7 @@ pub fn configured(config: &Config, program: PathBuf) -> Result<Vec<Arc<dyn Provi
                 data: config.data.clone(),
                 spawning: cove_engine::Spawning::Processes { count, program },
                 pool: READY,
-                // What a caller asks for is refused before it comes here, where it cannot be held.
+                // A limit that a caller asks for and that cannot be enforced was refused before.
                 waived: cove_engine::Limit::ALL.to_vec(),
             };
             let local = local::Local::open(engine)
@@ -121,34 +121,34 @@ pub trait Provider: Send + Sync {
     fn name(&self) -> &'static str;
     fn capabilities(&self) -> Capabilities;
 
-    /// Limits that nothing holds here.
+    /// Limits that are not enforced here.
     fn unheld(&self) -> Vec<Unheld> {
         Vec::new()
     }
 
-    /// Makes the sandbox and starts it; with files from an earlier life, if there are any, it is a start. Returns when
-    /// the guest answers.
+    /// Makes the sandbox and starts it; if it has files from an earlier life, it is a start. Returns when the guest
+    /// answers.
     async fn launch(&self, spec: &Spec) -> Result<(), ProviderError>;
-    /// Ends all processes, keeps the files. Fine if it is stopped already.
+    /// Ends all processes and keeps the files. Already stopped: nothing to do.
     async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<(), ProviderError>;
     async fn pause(&self, id: &SandboxId) -> Result<(), ProviderError>;
     async fn resume(&self, id: &SandboxId) -> Result<(), ProviderError>;
-    /// Nothing remains. Fine if it is gone already.
+    /// Removes everything. Already gone: nothing to do.
     async fn destroy(&self, id: &SandboxId) -> Result<(), ProviderError>;
     async fn resize(&self, id: &SandboxId, limits: &Limits) -> Result<(), ProviderError>;
     async fn set_network(&self, id: &SandboxId, network: &Network) -> Result<(), ProviderError>;
     async fn usage(&self, id: &SandboxId) -> Result<Usage, ProviderError>;
-    /// The last time that memory ran out in it, as the host saw it; `None` where it did not, or nobody knows.
+    /// The last time that memory ran out in it, as the host saw it; `None` where it did not, or where that is unknown.
     async fn shortage(&self, _id: &SandboxId) -> Option<Ended> {
         None
     }
 
-    /// Bytes of memory that its machine has left; `None` where nobody can say.
+    /// Bytes of memory that its machine has left; `None` where that is unknown.
     fn free_memory(&self) -> Option<u64> {
         None
     }
 
-    /// Everything the provider holds, for reconcile.
+    /// Every sandbox that the provider has, for reconcile.
     async fn sightings(&self) -> Result<Vec<Sighting>, ProviderError>;
     /// What it has of one; `None` where it has nothing.
     async fn sighting(&self, id: &SandboxId) -> Result<Option<Sighting>, ProviderError> {
@@ -182,24 +182,24 @@ pub trait Provider: Send + Sync {
     fn storage(&self) -> Option<Health> {
         None
     }
-    /// Removes every rest that belongs to none of these; says how many. Called before a server serves.
+    /// Removes everything that belongs to none of these sandboxes; returns how many. Called before a server serves.
     async fn sweep(&self, keep: std::collections::HashSet<SandboxId>) -> Result<usize, ProviderError> {
         let _nothing_to_sweep = keep;
         Ok(0)
     }
-    /// The next sandbox that ended unasked. Waits; one caller at a time.
+    /// Waits for the next sandbox that ends without a request; one caller at a time.
     async fn departure(&self) -> Departure;
 
-    /// The way to the daemon inside.
+    /// Connects to the daemon inside.
     fn guest(&self, id: &SandboxId) -> Guest;
 
-    /// A tar archive of all the sandbox has written, for the archive; only of a stopped sandbox.
+    /// Packs everything that a stopped sandbox has written as a tar archive.
     async fn export(
         &self,
         id: &SandboxId,
         to: &mut (dyn tokio::io::AsyncWrite + Send + Unpin),
     ) -> Result<(), ProviderError>;
-    /// The reverse: makes the stopped sandbox's files out of an archive.
+    /// The reverse: unpacks a stopped sandbox's files.
     async fn import(
         &self,
         spec: &Spec,

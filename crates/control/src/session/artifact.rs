@@ -1,4 +1,4 @@
-//! What is kept of a session when its sandbox is gone: images and documents that a cell showed, and files that code put
+//! What stays of a session when its sandbox is gone: images and documents that a cell showed, and files that code put
 //! into `~/artifacts`. Their bytes are in the object store.
 
 use std::collections::HashMap;
@@ -19,16 +19,16 @@ use crate::guest::{Guest, GuestError, Item};
 use crate::interpreter::Outcome;
 use crate::{App, Caller, Error};
 
-/// Where code leaves what shall be kept.
+/// Where code puts files to keep.
 const FOLDER: &str = "artifacts";
-/// Larger files are passed over.
+/// Larger files are ignored.
 const LARGEST: u64 = 256 << 20;
-/// More files than this are passed over.
+/// Files beyond this number are ignored.
 const MOST: usize = 200;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Artifact {
-    /// Below `~/artifacts`, or made up for what a cell showed.
+    /// The path below `~/artifacts`, or a generated name for what a cell showed.
     pub name: String,
     /// Bytes.
     pub size: u64,
@@ -48,11 +48,11 @@ pub(super) struct Kept {
 pub(super) type Known = HashMap<String, (u64, i64)>;
 
 pub(super) fn key(session: &str, name: &str) -> Key {
-    // A file of any name must fit one name of the object store.
+    // A file of any name must be one name in the object store.
     Key::from(format!("artifacts/{session}/{}", crate::key::hash(name)))
 }
 
-/// What a cell can show that is worth a file: MIME type, suffix, whether it comes as base64.
+/// Results of a cell that become files: MIME type, suffix, whether it is base64.
 const SHOWN: [(&str, &str, bool); 5] = [
     ("image/png", "png", true),
     ("image/jpeg", "jpg", true),
@@ -113,7 +113,7 @@ impl App {
             let folder = format!("/{FOLDER}/");
             let Some(at) = entry.path.find(&folder) else { continue };
             let name = entry.path[at + folder.len()..].to_owned();
-            // Names are the sandbox's: without an end to the whole, many cells would fill the host's disk.
+            // The sandbox chooses the names: without a maximum for all of them, many cells would fill the host's disk.
             if entry.size > room || self.check_disk(&session.provider).is_err() {
                 kept.left_out.push(name);
                 continue;
@@ -132,7 +132,7 @@ impl App {
         Ok(artifact)
     }
 
-    /// At most so many bytes, whatever the guest sends.
+    /// Reads at most this many bytes, whatever the guest sends.
     async fn copy_out(
         &self,
         session: &Session,
@@ -178,7 +178,7 @@ impl App {
     }
 }
 
-/// Files in the sandbox's folder; none where there is no folder.
+/// Files in the sandbox's folder; empty where there is no folder.
 async fn list(guest: &Guest) -> Result<Vec<Entry>, Error> {
     let request = Request::List { path: FOLDER.into(), user: None, depth: 8 };
     let mut operation = match guest.open(&request).await {

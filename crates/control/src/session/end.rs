@@ -1,21 +1,21 @@
-//! How a session, its journal and its artifacts go: a while after it ended, by itself or with its sandbox, or earlier
-//! where its sandbox has too many.
+//! Removes a session, its journal and its artifacts: a while after the session or its sandbox ended, or earlier where
+//! the sandbox has too many sessions.
 
 use object_store::ObjectStoreExt as _;
 
 use super::artifact;
 use crate::{App, Error};
 
-/// What a session left can be read for so long after its end.
+/// How long a session's journal and artifacts can be read after its end.
 pub const KEPT_DAYS: i64 = 30;
 const KEPT_MS: i64 = KEPT_DAYS * 24 * 3_600_000;
-/// Sessions of one sandbox. Of those that ended the oldest gives way.
+/// The most sessions of one sandbox. The oldest one that has ended is removed for a new one.
 const MOST: i64 = 64;
 /// Sessions removed at one time.
 const AT_ONCE: i64 = 100;
 
 impl App {
-    /// A session ends with its sandbox; what ended long ago is removed.
+    /// Ends sessions whose sandbox is gone, and removes those that ended long ago.
     pub(crate) async fn forget_ended_sessions(&self) -> Result<(), Error> {
         let now = self.now().as_millisecond();
         self.store().close_sessions_of_destroyed(now).await?;
@@ -25,7 +25,7 @@ impl App {
         Ok(())
     }
 
-    /// One more session of the sandbox, or why there can be none.
+    /// Makes room for one more session of the sandbox, or refuses it.
     pub(super) async fn make_room_for_session(&self, sandbox: &str) -> Result<(), Error> {
         if self.store().count_sessions_of(sandbox).await? < MOST {
             return Ok(());
@@ -36,7 +36,7 @@ impl App {
         }
     }
 
-    /// The row goes last: what fails is found again.
+    /// The row is removed last: if something fails, the next round finds it again.
     pub(super) async fn forget_session(&self, session: &str) -> Result<(), Error> {
         for artifact in self.store().artifacts(session).await? {
             match self.objects().delete(&artifact::key(session, &artifact.name)).await {

@@ -120,8 +120,8 @@ impl App {
     }
 }
 
-/// How much of one execution is in the journal already, which lies in the server's database: code that never stops
-/// writing must not fill it.
+/// How much of one execution is in the journal. The journal is in the server's database, and code that never stops
+/// printing must not fill it.
 struct Noted {
     bytes: usize,
     /// How many may be noted.
@@ -134,7 +134,7 @@ struct Noted {
 /// So many bytes are noted between two looks at the organisation's room.
 const LOOK_EVERY: usize = 1 << 20;
 
-/// Bytes of one execution that the journal keeps; as much as its answer holds.
+/// Bytes of one execution that the journal keeps; as many as its answer has at most.
 const NOTED: usize = 48 << 20;
 
 impl Noted {
@@ -152,9 +152,9 @@ impl Noted {
         self.most = NOTED.min(self.bytes.saturating_add(usize::try_from(room).unwrap_or(NOTED)));
     }
 
-    /// What is to be noted; the first that does not fit is noted as a cut, the rest not at all.
+    /// Returns what to write: the first output that does not fit is written as a cut, the rest is dropped.
     fn admit(&mut self, message: Message) -> Option<Message> {
-        // An error is small, and why everything ended.
+        // An error is small, and the reason for the end.
         if matches!(message, Message::Error(_)) {
             return Some(message);
         }

@@ -1,11 +1,11 @@
-//! An agent's durable handle on a sandbox: a plain id that any process can come back with.
+//! An agent's durable handle on a sandbox: an id that any process can use later.
 //!
-//! A session owns its journal (everything that executions said, numbered, to be read again from any number on) and its
-//! artifacts (files that outlive the sandbox). Executions run to their end whether or not anybody listens.
+//! A session owns its journal (all output of executions, numbered, readable from any number on) and its artifacts
+//! (files that outlive the sandbox). Executions run to their end whether or not anybody listens.
 //!
 //! * [`execute`]: code in the session's interpreter; [`artifact`]: what is kept of it
-//! * [`journal`]: what was said, live and again; [`agent`]: one shot without a session
-//! * [`end`]: nothing of it is kept for ever; [`room`]: nor without a maximum
+//! * [`journal`]: its output, live and again; [`agent`]: one shot without a session
+//! * [`end`]: removes old sessions; [`room`]: nor without a maximum
 
 pub mod agent;
 pub mod artifact;
@@ -33,21 +33,21 @@ pub struct Session {
     pub created_at: Timestamp,
     #[serde(default)]
     pub closed_at: Option<Timestamp>,
-    /// Whether the sandbox was made for the session and goes with it.
+    /// Whether the sandbox was made for the session and is removed with it.
     pub owns_sandbox: bool,
 }
 
 #[derive(Debug, Clone, Default)]
 pub struct NewSession {
     pub sandbox: NewSandbox,
-    /// A sandbox that is there already.
+    /// A sandbox that already exists.
     pub existing: Option<String>,
 }
 
 impl App {
     pub async fn create_session(&self, caller: &Caller, mut new: NewSession) -> Result<Session, Error> {
         caller.require(Scope::Write)?;
-        // A session is come back to: its sandbox wakes for it.
+        // A sleeping sandbox wakes for its session.
         new.sandbox.timers.auto_resume.get_or_insert(true);
         let owns_sandbox = new.existing.is_none();
         let sandbox = match &new.existing {
@@ -91,8 +91,7 @@ impl App {
         Ok(sandbox.map_or(State::Destroyed, |sandbox| sandbox.state))
     }
 
-    /// Ends the session; the sandbox goes with it where it was made for it. Journal and artifacts stay for
-    /// [`end::KEPT_DAYS`].
+    /// Ends the session, and its sandbox if that was made for it. Journal and artifacts stay for [`end::KEPT_DAYS`].
     pub async fn delete_session(&self, caller: &Caller, id: &str) -> Result<(), Error> {
         let session = self.session(caller, id).await?;
         caller.require(Scope::Write)?;

@@ -53,7 +53,7 @@ pub struct Policy {
     /// can be repeated
     #[arg(long, value_name = "HOST|CIDR[:PORT]", help_heading = "Borders")]
     allow: Vec<String>,
-    /// Ask this DNS server for names, not the host's; can be repeated
+    /// Use this DNS server instead of the host's; can be repeated
     #[arg(long, value_name = "ADDRESS", help_heading = "Borders")]
     resolver: Vec<IpAddr>,
 }

@@ -54,7 +54,7 @@ fn after_a_restart_of_the_host_states_are_true_and_files_are_there() {
     let why = server.request("GET", &format!("/api/sandboxes/{}/explain", ids[0].1), None).expect_status(200).json();
     assert!(why["cause"]["message"].as_str().unwrap().starts_with("host restart"), "{why}");
     assert!(why["remedy"].to_string().contains("cove start"), "{why}");
-    // The same again is no news: it is told as it was.
+    // A second restart changes nothing in the report.
     server.restart();
     assert_eq!(look(&server, &ids[0].1)["cause"], why["cause"]);
     for (name, id) in &ids {

@@ -22,7 +22,7 @@ pub struct FakeGuest {
     next_pid: AtomicU32,
 }
 
-/// The way to a guest that runs, or to none.
+/// Connects to a guest, if it runs.
 pub struct Link(pub Option<Arc<FakeGuest>>);
 
 #[async_trait]
@@ -129,7 +129,7 @@ impl FakeGuest {
         if let Ok(Some(frame)) = read_async(&mut line.from).await
             && let Ok(request) = frame.parse::<Request>()
         {
-            // An error here is the host's hanging up.
+            // An error here means that the host hung up.
             let _ = self.answer(request, line).await;
         }
     }
@@ -353,7 +353,7 @@ async fn entries_of(entries: Result<Vec<cove_protocol::file::Entry>, Failure>, m
     }
 }
 
-/// Sends output as it comes, takes input, tells the exit.
+/// Sends output as it comes, takes input, reports the exit.
 async fn follow(process: Arc<Process>, first: usize, line: Line) -> Outcome {
     let Line { mut from, to } = line;
     let mut line = Line { from: tokio::io::split(tokio::io::duplex(1).0).0, to };

@@ -1,7 +1,7 @@
 //! A provider for tests: sandboxes are entries of a map, their guests are tasks of this process.
 //!
-//! It keeps the contract of a real one (idempotent calls, files over a stop, departures), so that what is tested on it
-//! holds elsewhere; it isolates nothing. The guest's files are in memory and its shell knows a handful of words.
+//! It keeps the contract of a real one (idempotent calls, files over a stop, departures), so that tests on it are valid
+//! for others; it isolates nothing. The guest's files are in memory and its shell knows a few commands.
 
 mod files;
 mod guest;
@@ -33,7 +33,7 @@ pub struct Fake {
     storage: Mutex<Option<Health>>,
     /// Calls of these names wait until they are let through.
     held: Mutex<HashMap<&'static str, Held>>,
-    /// Launches pass one by one; whoever holds it holds them all.
+    /// Launches take this lock one by one; a test that holds it stops all of them.
     gate: Arc<tokio::sync::Mutex<()>>,
     launching: AtomicUsize,
 }
@@ -90,7 +90,7 @@ impl Fake {
         Arc::new(Fake::default())
     }
 
-    /// Ends a sandbox's processes as a kernel would, unasked.
+    /// Ends a sandbox's processes without a request, as a kernel would.
     pub fn kill(&self, id: &SandboxId, ended: Ended) {
         if let Some(entry) = self.sandboxes.lock().expect("no panic while held").get_mut(id) {
             entry.state = Seen::Stopped;
@@ -99,7 +99,7 @@ impl Fake {
         let _ = self.departures.send(Departure { id: id.clone(), ended });
     }
 
-    /// Ends all processes without a word, as a reboot does.
+    /// Ends all processes without a report, as a reboot does.
     pub fn reboot(&self) {
         for entry in self.sandboxes.lock().expect("no panic while held").values_mut() {
             entry.state = Seen::Stopped;
@@ -107,7 +107,7 @@ impl Fake {
         }
     }
 
-    /// The next call of that name fails so.
+    /// The next call of that name fails with this error.
     pub fn fail_next(&self, call: &'static str, error: ProviderError) {
         self.trouble.lock().expect("no panic while held").insert(call, error);
     }
@@ -118,7 +118,7 @@ impl Fake {
         self.with(id, |entry| entry.processor_ns += more).expect("the sandbox is there");
     }
 
-    /// What its machine shall have left.
+    /// Sets the free memory of its machine.
     pub fn set_free_memory(&self, bytes: Option<u64>) {
         *self.free_memory.lock().expect("no panic while held") = bytes;
     }
@@ -154,7 +154,7 @@ impl Fake {
         self.launching.load(Ordering::Relaxed)
     }
 
-    /// Everything that is there, for leak checks.
+    /// Every sandbox it has, for leak checks.
     pub fn ids(&self) -> Vec<SandboxId> {
         self.sandboxes.lock().expect("no panic while held").keys().cloned().collect()
     }

@@ -1,7 +1,7 @@
-//! `cove template build`: a recipe in a sandbox of its own; what it leaves becomes a layer.
+//! `cove template build`: runs a recipe in a sandbox; its result becomes a layer.
 //!
-//! The recipe is ours, the packages are not: it runs behind the same walls as any sandbox, and what comes out is checked
-//! and made nobody's (`cove_engine::layer`) before it gets its name.
+//! The recipe is ours, the packages are not: it runs with the same isolation as any sandbox. The result is checked and
+//! gets neutral owners (`cove_engine::layer`) before it gets its name.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,7 +25,7 @@ use crate::render::{print, print_json, say};
 
 const RECIPE: &str = include_str!("code-interpreter.sh");
 
-/// What cells begin with. matplotlib 3.11 took away words that most code in the world still says (`boxplot(labels=…)`).
+/// The packages for cells. matplotlib 3.11 removed arguments that much code still uses (`boxplot(labels=…)`).
 const SMALL: [&str; 7] = ["ipython", "numpy", "pandas", "matplotlib<3.11", "pillow", "requests", "jupyter-client"];
 
 /// What people who come from E2B have there beside it.
@@ -58,13 +58,13 @@ const USUAL: [&str; 23] = [
 /// Also there, large, and rarely used: sound, language models, compilers. kaleido since 1.0 wants a browser of the host's.
 const LARGE: [&str; 6] = ["gensim", "kaleido<1", "librosa", "numba", "soundfile", "spacy"];
 
-/// Of the caller's pip that the recipe's pip should know too.
+/// The caller's settings of pip that the recipe's pip gets too.
 const PASSED_ON: [&str; 4] = ["PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_DEFAULT_TIMEOUT"];
 
 /// Build a template from its recipe
 ///
-/// `code-interpreter` gets IPython, numpy, pandas, matplotlib, scipy, scikit-learn, seaborn, plotly, openpyxl and what else E2B's
-/// template has from the package index into a layer over this machine's /usr. It is there for the next sandbox; a
+/// `code-interpreter` gets IPython, numpy, pandas, matplotlib, scipy, scikit-learn, seaborn, plotly, openpyxl and what
+/// else E2B's template has from the package index into a layer over this machine's /usr. The next sandbox has it; a
 /// running server needs no restart.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -73,7 +73,7 @@ Examples:
   cove template build code-interpreter --package polars
   cove template build code-interpreter --small")]
 pub struct Arguments {
-    /// Which: `code-interpreter`
+    /// The template: `code-interpreter`
     name: String,
     /// With librosa, spacy, gensim, numba and kaleido too, which are large
     #[arg(long, conflicts_with = "small")]
@@ -84,7 +84,7 @@ pub struct Arguments {
     /// With this package too, as pip names it
     #[arg(long, value_name = "PACKAGE")]
     package: Vec<String>,
-    /// Let these addresses be reached though they are private: a package index of your own
+    /// Allow these private addresses: a package index of your own
     #[arg(long, value_name = "CIDR[:PORT]", value_parser = run::parse_target)]
     allow: Vec<Target>,
     /// The server's data directory [default: /var/lib/cove, or below your home]
@@ -134,7 +134,7 @@ fn packages(arguments: &Arguments) -> Result<Vec<String>, Complaint> {
     if arguments.full {
         all.extend(LARGE.map(str::to_owned));
     }
-    // A word of pip's command line could be a flag, and this one is split at blanks.
+    // A name could be a flag of pip, and the list is split at spaces.
     let fits = |name: &String| {
         name.starts_with(|first: char| first.is_ascii_alphanumeric())
             && name.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_.[],=<>!~".contains(letter))
@@ -147,7 +147,7 @@ fn packages(arguments: &Arguments) -> Result<Vec<String>, Complaint> {
     Ok(all)
 }
 
-/// Without what is asked of its version.
+/// The name without its version.
 fn name_alone(package: &str) -> &str {
     package.split(['<', '>', '=', '!', '~', '[']).next().unwrap_or(package)
 }
@@ -221,8 +221,8 @@ fn finish(draft: &Path, data: &Path, packages: &[String]) -> Result<(Sealed, Bui
     Ok((sealed, built))
 }
 
-/// A line that the recipe left; the sandbox's word, so bounded and checked, and read from the draft alone: a link in it
-/// could lead to any file of the host.
+/// A line that the recipe left. It comes from the sandbox, so it is bounded and checked, and read from the draft alone:
+/// a link in it could lead to any file of the host.
 fn note(draft: &Path, name: &str) -> Result<String, Complaint> {
     use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
     let path = draft.join(ROOM).join(name);

@@ -1,4 +1,4 @@
-//! One client: sandboxes of its own, operations one after another, and a memory of what it was told.
+//! One client: sandboxes of its own, operations one after another, and a memory of what was acknowledged.
 
 use std::io;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use super::follow;
 
 /// Sandboxes that a client has at most.
 const MOST: usize = 3;
-/// What a command that goes on counts to.
+/// How far a background command counts.
 pub const LINES: usize = 300;
 
-/// What the rounds and the clients tell each other.
+/// What the rounds and the clients share.
 #[derive(Default)]
 pub struct Line {
     /// Operations so far.
@@ -198,7 +198,7 @@ impl Client {
         Ok(())
     }
 
-    /// A command that goes on while the server is gone.
+    /// A command that continues while the server is gone.
     fn count(&mut self, index: usize) -> Result<(), Cut> {
         if self.sandboxes[index].counting.is_some() {
             return self.exec(index);

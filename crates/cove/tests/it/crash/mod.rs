@@ -7,9 +7,9 @@
 //!   server again ── every fact is looked for ── the kernel is asked which sandboxes run ── next round
 //! ```
 //!
-//! What was acknowledged must be so. What was asked and not answered may be so or not, but nothing in between.
-//! It holds for both stores. `COVE_SEED` repeats a run's choices, `COVE_LONG` makes it 500 rounds on each. [`power`] does the
-//! same with the power of the machine.
+//! What was acknowledged must be true. What was asked and not answered may be true or not, but nothing in between. It
+//! holds for both stores. `COVE_SEED` repeats a run's choices, `COVE_LONG` makes it 500 rounds on each. [`power`] does
+//! the same with the power of the machine.
 
 mod client;
 mod facts;
