@@ -378,8 +378,7 @@ fn copies_that_share_their_blocks_are_in_an_archive_once_and_share_again() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path()).unwrap();
     if store.kind().unwrap() != cove_engine::storage::Kind::Pool {
-        eprintln!("skipped: {}", store.detail().unwrap());
-        return;
+        return cove_testkit::skip(cove_testkit::Need::Pool, store.detail().unwrap());
     }
     let limits = Limits { disk: Some(200 << 20), ..UNLIMITED };
     let upper = directories(store.create(&id('a'), Storage::Disk, &limits).unwrap());

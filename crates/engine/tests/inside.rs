@@ -75,7 +75,7 @@ fn an_environment_of_its_own_is_made_and_filled() {
 #[test]
 fn npm_installs_globally_for_the_user_and_for_root() {
     if !std::path::Path::new("/usr/bin/npm").exists() {
-        return eprintln!("not run: this host has no npm");
+        return cove_testkit::skip(cove_testkit::Need::Npm, "there is no /usr/bin/npm");
     }
     let house = House::open();
     let id = launch(&house);
@@ -96,7 +96,7 @@ fn npm_installs_globally_for_the_user_and_for_root() {
 #[test]
 fn apt_tells_what_the_host_has_and_what_to_do_instead() {
     if !std::path::Path::new("/usr/bin/apt-get").exists() {
-        return eprintln!("not run: this host has no apt-get");
+        return cove_testkit::skip(cove_testkit::Need::AptGet, "there is no /usr/bin/apt-get");
     }
     let house = House::open();
     let id = house.launch();

@@ -264,7 +264,7 @@ fn uppers_are_made_ahead_of_their_sandboxes() {
     if ready.exists() {
         eventually("two are ready", || std::fs::read_dir(&ready).unwrap().count() == 2);
     } else {
-        eprintln!("not applicable: this host has no btrfs pool, and nothing else is worth making ahead");
+        cove_testkit::skip(cove_testkit::Need::Pool, "nothing else is made ahead");
     }
     house.engine.destroy(&id).unwrap();
     house.assert_empty();

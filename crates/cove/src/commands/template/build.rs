@@ -140,7 +140,7 @@ fn packages(arguments: &Arguments) -> Result<Vec<String>, Complaint> {
             && name.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_.[],=<>!~".contains(letter))
     };
     if let Some(odd) = arguments.package.iter().find(|name| !fits(name)) {
-        return Err(Complaint::usage(format!("--package {odd:?} is no package name"))
+        return Err(Complaint::usage(format!("--package {odd:?} is not a package name"))
             .hint("write a name, with a version if need be: --package polars==1.0"));
     }
     all.extend(arguments.package.iter().cloned());
@@ -196,11 +196,10 @@ fn follow(arguments: &Arguments, workshop: &Path, draft: &Path, packages: &[Stri
         Outcome::Exited(exit) if exit.out_of_memory => {
             Err(Complaint::failed("the recipe ran out of memory: it may have 3 GiB"))
         }
-        Outcome::Exited(exit) => Err(Complaint::failed(format!("the recipe ended with {}", exit.status())).hint(
-            "what went wrong stands above; a package index of your own is reached with --allow and PIP_INDEX_URL",
-        )),
+        Outcome::Exited(exit) => Err(Complaint::failed(format!("the recipe ended with {}", exit.status()))
+            .hint("see the error above; for a package index of your own use --allow and PIP_INDEX_URL")),
         Outcome::Interrupted(signal) => Err(Complaint::failed(format!("interrupted by signal {signal}"))),
-        other => Err(Complaint::failed(format!("the recipe did not end as it should: {other:?}"))),
+        other => Err(Complaint::failed(format!("the recipe failed: {other:?}"))),
     }
 }
 
