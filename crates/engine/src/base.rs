@@ -17,7 +17,7 @@ use crate::process;
 /// Names that people use and a host may not have, each a link to what it has.
 const ALIASES: [(&str, &str); 2] = [("python", "/usr/bin/python3"), ("pip", "/usr/bin/pip3")];
 
-/// The user that commands run as where nobody is named.
+/// The user of commands that name none.
 pub const USER: u32 = 1000;
 
 /// Raised when what is written here changes.
@@ -65,7 +65,7 @@ const COPIED: [&str; 26] = [
     "terminfo",
 ];
 
-/// Certificates, without the directory of private keys that lies beside them.
+/// Certificates, without the directory of private keys next to them.
 const COPIED_TLS: [&str; 3] = ["ssl/certs", "ssl/openssl.cnf", "pki/ca-trust/extracted"];
 
 const DIRECTORIES: [(&str, u32); 28] = [
@@ -204,8 +204,8 @@ pub fn layer(data: &Path, inside: Inside) -> Result<PathBuf, Error> {
         return Ok(layer);
     }
     fs::create_dir_all(&folder).map_err(Error::file("make", &folder))?;
-    // Thousands of small files: of several engines that begin at once, one writes them and the others wait. The kernel
-    // lets go of the lock however its holder ends.
+    // Thousands of small files: of several engines that start at the same time, one writes them and the others wait.
+    // The kernel releases the lock however its holder ends.
     let path = folder.join("lock");
     let lock = fs::File::create(&path).map_err(Error::file("make", &path))?;
     lock.lock().map_err(Error::file("lock", &path))?;
@@ -314,7 +314,7 @@ fn write(layer: &Path, inside: Inside) -> io::Result<()> {
     Ok(())
 }
 
-/// Files, links and directories, world-readable ones only; ids become root's. What the host lacks is passed over.
+/// Files, links and directories, world-readable ones only; ids become root's. Files that the host lacks are ignored.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let metadata = match fs::symlink_metadata(from) {
         Ok(metadata) => metadata,

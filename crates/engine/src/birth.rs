@@ -68,7 +68,7 @@ pub struct Layers<'a> {
     pub data: &'a Path,
     pub fresh: Fresh,
     pub privilege: Privilege,
-    /// What `/proc/meminfo` shows inside; the host's where nothing holds a limit.
+    /// What `/proc/meminfo` shows inside; the host's where no limit is enforced.
     pub memory: Option<u64>,
 }
 
@@ -181,7 +181,7 @@ impl Birth {
         }
     }
 
-    /// What is left to close when the sandbox runs.
+    /// Descriptors to close when the sandbox runs.
     pub fn leftovers(self) -> Vec<OwnedFd> {
         let mut rest = vec![self.identity.pair.user, self.identity.pair.assembly, self.network, self.storage];
         rest.extend(self.overlays.into_iter().flat_map(|overlay| overlay.lowers));
@@ -235,7 +235,7 @@ impl Layers<'_> {
         Ok(shown)
     }
 
-    /// A volume of ours is out of other users' reach; any other folder of the host may not be.
+    /// Other users cannot reach a volume of ours; they may reach other folders of the host.
     fn rules(&self) -> Rules {
         let ours = |mount: &Mount| mount.source.canonicalize().is_ok_and(|source| source.starts_with(self.data));
         let shares = |mount: &Mount| mount.access != Access::ReadOnly && !ours(mount);
@@ -261,7 +261,7 @@ impl Layers<'_> {
             let (_, descriptors) = spawners.call(&Request::UserNamespace(maps), &Outgoing::default())?;
             let map = descriptors.0.first().ok_or_else(|| Refused::new("receive a user namespace", Errno::BADMSG))?;
             match map_ids(&clone, attributes, Some(map.as_fd()), &source) {
-                // A filesystem without id maps can still be looked at, as everybody's files can.
+                // A filesystem without id maps can still be read, as world-readable files can.
                 Err(_) if mount.access == Access::ReadOnly => {
                     set_attributes(clone.as_fd(), Reach::One, attributes, None)
                         .step(&format!("make {} read-only", source.display()))?;
@@ -283,7 +283,7 @@ fn number_of(user: &str) -> u32 {
     }
 }
 
-/// Who the sandbox is and whom it asks for names; written into a new one.
+/// The sandbox's name and its resolver; written into a new one.
 fn identity_files(spec: &Spec) -> Vec<(String, String)> {
     let hosts =
         format!("127.0.0.1\tlocalhost\n127.0.1.1\t{}\n::1\tlocalhost ip6-localhost ip6-loopback\n", spec.hostname);

@@ -1,8 +1,8 @@
 //! A sandbox's directory before it has a name.
 //!
-//! Every new file costs a disk a quarter of a millisecond, and tens of them while somebody else writes. So the directory is made
-//! ahead with all that a life needs in it: empty files for the records, a socket that listens already. A launch fills in the
-//! specification and gives the directory its name; nobody ever sees one whose specification is not whole.
+//! Every new file costs a disk a quarter of a millisecond, and tens of milliseconds while others write. So the
+//! directory is made ahead with everything that a life needs: empty files for the records, a listening socket. A launch
+//! fills in the specification and gives the directory its name; nobody ever sees one with an incomplete specification.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -21,7 +21,7 @@ pub struct Cradle {
     nest: Nest,
 }
 
-/// What a life that begins writes to and listens on.
+/// The open files of a new life.
 #[derive(Debug)]
 pub struct Nest {
     directory: PathBuf,
@@ -43,7 +43,7 @@ impl Cradle {
         match fill() {
             Ok((spec, nest)) => Ok(Cradle { spec, nest }),
             Err(error) => {
-                // The first error is the one to tell; what stays is found by the sweep.
+                // The first error is the one to report; the sweep finds what stays.
                 let _ = fs::remove_dir_all(&directory);
                 Err(error)
             }
@@ -52,11 +52,11 @@ impl Cradle {
 
     /// Nobody came.
     pub fn discard(self) {
-        // What stays is seen by the next engine.
+        // The next engine finds what stays.
         let _ = fs::remove_dir_all(&self.nest.directory);
     }
 
-    /// The sandbox's from now on. On failure the directory is gone.
+    /// Gives the directory to a sandbox. On failure the directory is removed.
     pub fn name(mut self, spec: &Spec, directory: &Path) -> Result<Nest, Error> {
         let written = text(spec, directory).and_then(|text| {
             self.spec.write_all_at(&text, 0).map_err(Error::file("write", directory.join(SPEC)))?;
@@ -75,7 +75,7 @@ impl Cradle {
 }
 
 impl Nest {
-    /// In a directory that may have seen lives before: what they left there is nobody's.
+    /// In a directory that may have files of earlier lives: they are removed.
     pub fn make(directory: &Path) -> Result<Nest, Error> {
         let socket = directory.join(SOCKET);
         match fs::remove_file(&socket) {
@@ -99,7 +99,7 @@ impl Nest {
         memory_info::fill(&self.memory_info, &self.directory.join(MEMORY_INFO), memory, disk)
     }
 
-    /// Who the sandbox is, in one write: an engine that dies before it leaves an empty record, which tells nothing.
+    /// Who the sandbox is, in one write: an engine that dies before it leaves an empty record, which is ignored.
     pub fn write_life(&self, life: &Life) -> Result<(), Error> {
         let path = self.directory.join(LIFE);
         self.life.write_all_at(&text(life, &path)?, 0).map_err(Error::file("write", path))

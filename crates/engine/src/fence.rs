@@ -96,7 +96,7 @@ pub fn make(alone: &SingleThreaded, proc: BorrowedFd<'_>, fence: &Fence) -> Resu
     .step("fork for a fence")?;
     drop(theirs);
     let made = follow(proc, pid, fence, ours.as_fd());
-    // Nobody needs the processes any more; where they have failed there is nobody to hear it.
+    // The processes are no longer needed; if they have failed, nothing depends on it.
     let _ = say(ours.as_fd());
     drop(ours);
     collect(pid, made)
@@ -155,7 +155,7 @@ fn dwell(proc: BorrowedFd<'_>, fence: &Fence, builder: BorrowedFd<'_>) -> Result
     hear(builder)
 }
 
-/// The limit of this process and, when it makes a user namespace, of all that will live there.
+/// The limit of this process and, when it makes a user namespace, of everything in it.
 pub fn bound_processes(most: u32) -> Result<(), Refused> {
     let held = getrlimit(Resource::Nproc).maximum.unwrap_or(u64::MAX);
     let most = Some(u64::from(most).min(held));

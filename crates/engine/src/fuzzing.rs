@@ -1,4 +1,4 @@
-//! What strangers' bytes reach, for the targets in `fuzz/`.
+//! The parsers of strangers' bytes, for the targets in `fuzz/`.
 
 use std::io::Read;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The few words the engine itself says to a guest: are you there, and end yourself.
+//! The few requests of the engine itself to a guest: a ping, and the order to end.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -75,7 +75,7 @@ mod tests {
         net::bind(&listener, &SocketAddrUnix::new(&socket).unwrap()).unwrap();
         net::listen(&listener, 1).unwrap();
         let patience = Duration::from_millis(20);
-        // Connections that nobody takes, until the backlog holds no more.
+        // Connections that nobody accepts, until the backlog is full.
         let mut waiting = Vec::new();
         let refused = loop {
             match connect(&socket, patience) {

@@ -1,7 +1,7 @@
-//! Which limits this host can hold, and what becomes of the others.
+//! Which limits this host can enforce, and what happens to the others.
 //!
-//! As root all of them hold or the launch fails. An ordinary user's engine has control groups only where somebody delegated
-//! some; without, a limit that was asked for is refused, and one that is merely the default is dropped and told.
+//! As root all of them are enforced or the launch fails. An ordinary user's engine has control groups only where some
+//! were delegated. Without them a requested limit is refused, and a default is dropped and reported.
 
 use std::fmt;
 
@@ -42,11 +42,11 @@ pub struct Unheld {
     pub remedy: String,
 }
 
-/// What sandboxes of this host go without.
+/// What sandboxes of this host lack.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hold {
     unheld: Vec<Unheld>,
-    /// Whether a sandbox's processes can be stopped in their tracks.
+    /// Whether a sandbox's processes can be frozen.
     pub pause: bool,
 }
 
@@ -68,7 +68,7 @@ impl Hold {
         Hold { unheld: of_group.chain([disk]).collect(), pause: hierarchy.absent().is_none() }
     }
 
-    /// What a sandbox with such files goes without.
+    /// What a sandbox with such files lacks.
     pub fn unheld(&self, storage: Storage) -> impl Iterator<Item = &Unheld> {
         self.unheld.iter().filter(move |unheld| unheld.limit != Limit::Disk || storage == Storage::Disk)
     }

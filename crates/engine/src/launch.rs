@@ -1,4 +1,4 @@
-//! The order of containment: everything that stands between a sandbox and the host, in the order it is put there.
+//! The order of containment: everything that isolates a sandbox from the host, in the order in which it is set up.
 //!
 //! [`start`] runs in a spawner (one thread, empty root). [`contain`] runs in the new process, which shares the
 //! spawner's memory until it becomes the guest; every step that fails stops the launch.
@@ -35,7 +35,7 @@ pub struct Means {
     pub privilege: Privilege,
 }
 
-/// What came of a clone.
+/// The result of a clone.
 pub enum Born {
     /// It has become the guest; with the number of the window it joined.
     Guest(Child, usize),
@@ -103,7 +103,8 @@ fn contain(
 fn join_cgroups(launch: &Launch, passed: &Incoming) -> Result<usize, Refused> {
     // "0" is the writer; a task that moves itself spares the kernel a grace period (measured: 7 ms).
     let join = |file| rustix::io::write(passed.get(file)?, b"0").map(drop).step("join a cgroup");
-    // The processors first: who has not got the sandbox's small share of time yet is not kept waiting for another one.
+    // The processors first: before it has the sandbox's small share of time, it does not wait long for another
+    // processor.
     let windows = &launch.cgroup.windows;
     let here = rustix::thread::sched_getcpu() as u32;
     let window = windows.iter().position(|window| window.processors.contains(&here)).unwrap_or(0);

@@ -1,8 +1,8 @@
-//! Layers: trees of files that many sandboxes stand on.
+//! Layers: read-only trees of files that many sandboxes share.
 //!
-//! A layer is made as a draft, by whom does not matter, and then sealed: what has no place in it is refused, everything
-//! becomes root's (0-based, whatever range of ids a sandbox gets), and it is named by the digest of its content, so that
-//! one name always means the same files. A sealed layer is never written to: sandboxes mount it read-only.
+//! A layer is made as a draft and then sealed: files that do not belong into a layer are refused, everything becomes
+//! root's (0-based, whatever range of ids a sandbox gets), and it is named by the digest of its content, so that one
+//! name always means the same files. A sealed layer is never written to: sandboxes mount it read-only.
 
 use std::fs;
 use std::io::Read;
@@ -15,8 +15,8 @@ use sha2::{Digest, Sha256};
 
 use crate::error::Error;
 
-/// The time that every file of a layer bears: 1980, the first that a zip archive knows. Whoever fills a draft sets it before
-/// compiling Python, whose compiled files bear the time of their source.
+/// The time of every file of a layer: 1980, the first that a zip archive can have. The recipe sets it before it
+/// compiles Python, whose compiled files contain the time of their source.
 pub const TIME: u64 = 315_532_800;
 
 /// A sealed layer.
@@ -79,7 +79,7 @@ impl Walk<'_> {
             self.settle(path, b'l', 0, Keep::Nothing)?;
             self.tell(target.as_os_str().as_bytes());
         } else if metadata.is_file() {
-            // Set-user-id has no place here: who runs a file decides as whom.
+            // A layer has no set-user-id files.
             self.settle(path, b'f', metadata.mode() & 0o777, Keep::Mode)?;
             self.content(path, metadata.size())?;
             self.bytes += metadata.size();
@@ -119,7 +119,7 @@ impl Walk<'_> {
         }
     }
 
-    /// With its length before it, so that no two trees are told alike.
+    /// With its length before it, so that two trees never have the same input.
     fn tell(&mut self, bytes: &[u8]) {
         self.digest.update((bytes.len() as u64).to_le_bytes());
         self.digest.update(bytes);

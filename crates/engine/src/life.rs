@@ -74,7 +74,7 @@ impl Live {
     /// SIGKILL to PID 1: the kernel ends everything in its pid namespace. Frozen processes are thawed, or they would
     /// not notice.
     pub fn kill(&self) -> Result<(), Error> {
-        // Asked before: once it is dead its cgroup goes. What cannot be read is gone already.
+        // Read before the end: its cgroup is removed with it. What cannot be read is already gone.
         let frozen = self.group.as_ref().is_some_and(|group| group.is_frozen().unwrap_or(false));
         match rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL) {
             Ok(()) | Err(Errno::SRCH) => {}
@@ -95,9 +95,9 @@ impl Live {
         Ok(())
     }
 
-    /// Its mounts, held: whoever has them decides when they are taken down, instead of the process that ends. Taking them
-    /// down syncs the filesystem below, some milliseconds that nobody who destroys a sandbox wants to wait for. Should the
-    /// process be gone and its number another's, that one's mounts are held for a moment, which harms nobody.
+    /// Holds its mounts: the holder decides when they are removed, instead of the process that ends. Taking them down
+    /// syncs the filesystem below, some milliseconds that a destroy should not wait for. If the process is gone and
+    /// another one has its pid, that one's mounts are held for a moment, which does no harm.
     pub fn mounts(&self) -> Option<OwnedFd> {
         let path = format!("/proc/{}/ns/mnt", self.running.pid);
         rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
@@ -116,7 +116,7 @@ impl Live {
         self.memory_limit.store(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes that files in a tmpfs root take, as the host counts them; 0 where it cannot be looked at.
+    /// Bytes that files in a tmpfs root take, as the host counts them; 0 where they cannot be read.
     pub fn files_in_memory(&self) -> u64 {
         let root = format!("/proc/{}/root/", self.running.pid);
         rustix::fs::statvfs(root)

@@ -20,7 +20,7 @@ const RLIMITS: [(Resource, u64, u64); 6] = [
     (Resource::Sigpending, 8 << 10, 8 << 10),
 ];
 
-/// What every sandbox gets, worked out once.
+/// The rlimits of every sandbox, computed once.
 pub struct Rlimits(Vec<(Resource, Rlimit)>);
 
 impl Rlimits {

@@ -1,10 +1,10 @@
 //! Ends processes that hold file locks without end.
 //!
-//! A lock on a range of a file (fcntl(2)) costs the kernel 192 bytes that no control group counts, and no rlimit bounds their number
-//! (RLIMIT_LOCKS means nothing since Linux 2.4.25): a sandbox of 128 MiB could fill the memory of the host with them. Refusing
-//! them is no way out, databases and package managers live by them. So the kernel's cache of locks is looked at once a second, one
-//! small read; only when it has grown out of all proportion are the locks of each sandbox counted, and the processes that
-//! hold the most are killed, as those that use up its memory are.
+//! A lock on a range of a file (fcntl(2)) costs the kernel 192 bytes that no control group counts, and no rlimit bounds
+//! their number (RLIMIT_LOCKS means nothing since Linux 2.4.25): a sandbox of 128 MiB could fill the memory of the host
+//! with them. They cannot be refused: databases and package managers need them. So the kernel's cache of locks is
+//! checked once a second, one small read. Only when it is very large, the locks of each sandbox are counted, and the
+//! processes with the most are killed, as with memory.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -25,7 +25,7 @@ const ALARM: u64 = 256 << 10;
 /// What one sandbox may hold: 12 MiB. Programs hold a few dozen.
 const MOST: usize = 64 << 10;
 
-/// How long nobody looks again after a look that found nobody.
+/// How long the next count waits after a count that found nothing.
 const REST: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ impl LockWatch {
 
 /// Kills those of the group who hold the most, until the rest is within the bound; whether anybody had to be.
 fn thin_out(group: &Group) -> bool {
-    // A group that is gone holds nothing.
+    // A removed group has no locks.
     let mut holders: Vec<Holder> = group.pids().unwrap_or_default().into_iter().filter_map(Holder::of).collect();
     holders.sort_by_key(|holder| holder.locks);
     let mut left: usize = holders.iter().map(|holder| holder.locks).sum();

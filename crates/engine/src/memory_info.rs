@@ -1,8 +1,8 @@
 //! The memory, and the disk, a sandbox believes to have.
 //!
-//! The kernel tells the host's memory in `/proc/meminfo`, whatever the cgroup allows, and programs that size their
-//! heaps by it are killed. A file with the sandbox's limit is mounted over it. It is a picture: the total is right at all
-//! times, what is free is as of the last time somebody asked for the sandbox's usage. sysinfo(2) still tells the host's.
+//! The kernel shows the host's memory in `/proc/meminfo`, whatever the cgroup allows, and programs that size their
+//! heaps by it are killed. A file with the sandbox's limit is mounted over it. It is a fixed text: the total is always
+//! right, the free memory is as of the last reading of the sandbox's usage. sysinfo(2) still reports the host's memory.
 //!
 //! Two more lines are for the `df` of the built-in template: statfs(2) on an overlay tells of the filesystem that the upper
 //! lies on, which many sandboxes share, and quotas of btrfs do not show in it.
@@ -27,7 +27,7 @@ pub struct Share {
     pub used: u64,
 }
 
-/// Writes the file, which lies at `path`, and opens it as a detached mount.
+/// Writes the file at `path` and opens it as a detached mount.
 pub fn fill(file: &File, path: &Path, memory: u64, disk: Option<u64>) -> Result<OwnedFd, Error> {
     let (memory, disk) = (Share { limit: memory, used: 0 }, disk.map(|limit| Share { limit, used: 0 }));
     file.write_all_at(text(memory, disk).as_bytes(), 0).map_err(Error::file("write", path))?;

@@ -1,4 +1,4 @@
-//! What this process may ask of the kernel: everything, as the host's root, or what an ordinary user gets.
+//! The rights of this process: all, as the host's root, or those of an ordinary user.
 //!
 //! An ordinary user's engine moves into a user namespace of its own, once, before it has threads, and is root *there*:
 //! ```text
@@ -7,9 +7,10 @@
 //!      └─ fence                   one per sandbox: counts its processes and watches, holds nobody
 //!         └─ the sandbox's own    as with root: what its capabilities reach ends here
 //! ```
-//! From then on a launch takes the same way as the host root's. Mount, pid, network, IPC and UTS namespaces of a sandbox belong to the home, as they belong to the
-//! host otherwise: all capabilities inside mean nothing to them. What differs hangs on [`Privilege`], in few places:
-//! ids ([`crate::user_namespace`]), layers without id maps (`birth`), devices and `/proc` (`spawner::empty`), limits (`hold`).
+//! From then on a launch takes the same way as the host root's. Mount, pid, network, IPC and UTS namespaces of a
+//! sandbox belong to the home, as they belong to the host otherwise: capabilities inside have no effect on them.
+//! [`Privilege`] decides what differs, in few places: ids ([`crate::user_namespace`]), layers without id maps
+//! (`birth`), devices and `/proc` (`spawner::empty`), limits (`hold`).
 //!
 //! Ids: with `newuidmap` and a range in `/etc/subuid` the home has 65,537 (the caller as 0, the range behind it) and every
 //! sandbox the first 65,536 of them. Without, there is one, and a sandbox shows it as `user` or as `root`.
@@ -138,7 +139,7 @@ fn unshare_user() -> Result<(), Refused> {
     namespace::unshare(Kind::User).step("make a user namespace").map_err(explain)
 }
 
-/// What people can act on, beside the kernel's word.
+/// What people can do about it, next to the kernel's error.
 fn explain(refused: Refused) -> Refused {
     let step = format!("{} as an ordinary user, which this host does not allow", refused.step);
     match Errno::from_raw_os_error(refused.errno) {
@@ -217,7 +218,7 @@ impl Subordinate {
     }
 }
 
-/// Not by `PATH`, which is whoever's: these get our pid and our trust.
+/// Not by `PATH`, which anybody may have set: these programs are trusted.
 pub(crate) fn helper(name: &str) -> Option<PathBuf> {
     ["/usr/bin", "/bin", "/usr/sbin", "/usr/local/bin"]
         .iter()

@@ -1,4 +1,4 @@
-//! Telling a process from another that got its number later, and naming things after the process that made them.
+//! Distinguishes a process from a later one with the same pid, and names things after the process that made them.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -37,7 +37,7 @@ pub fn open(life: &Life) -> Option<OwnedFd> {
     (start_time(life.pid) == Some(life.start_time)).then_some(pidfd)
 }
 
-/// A name for something that this process makes ahead and nobody uses yet: who comes later sees by it whether the
+/// A name for something that this process makes ahead and nobody uses yet: a later engine sees from it whether the
 /// maker still lives. At most 18 characters of a-z, 0-9 and "-": with a prefix it fits where an id does.
 pub fn mark() -> String {
     static MADE: AtomicU64 = AtomicU64::new(0);
@@ -47,7 +47,7 @@ pub fn mark() -> String {
     parts.join("-")
 }
 
-/// Whether the process that made the mark is gone; what is no mark is nobody's to judge.
+/// Whether the process that made the mark is gone; `false` for a name that is not a mark.
 pub fn is_of_the_dead(mark: &str) -> bool {
     let maker = || {
         let mut parts = mark.split('-').map(|part| u64::from_str_radix(part, 36));

@@ -1,4 +1,4 @@
-//! What is written down of a sandbox, so that a server that comes back knows what it finds.
+//! Records of a sandbox on disk, for a server that comes back.
 //!
 //! ```text
 //!   <data>/realm                         the name of this directory's cgroups
@@ -32,8 +32,8 @@ pub const SOCKET: &str = "guest.sock";
 pub const MEMORY_INFO: &str = "meminfo";
 const ASIDE: &str = "aside.json";
 
-/// The processes of a sandbox. A pid can be somebody else's by the time it is read, so its start time and the boot it
-/// belongs to go with it.
+/// The processes of a sandbox. A pid may be reused by the time it is read, so its start time and its boot are recorded
+/// with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Life {
     pub pid: u32,
@@ -71,8 +71,8 @@ impl Records {
         Ok(records)
     }
 
-    /// The name under which this data directory's cgroups lie: its own, so that engines on other directories of the
-    /// host never sweep them. Written to `<data>/realm` once. An empty file, as a power cut leaves of one that was never synced, is
+    /// The name of this data directory's cgroups: unique, so that engines on other directories of the host never sweep
+    /// them. Written to `<data>/realm` once. An empty file, as a power cut leaves of one that was never synced, is
     /// written anew: no sandbox outlives a power cut.
     pub fn realm(&self) -> Result<String, Error> {
         let path = self.folder.with_file_name("realm");
@@ -147,11 +147,11 @@ impl Records {
         Nest::make(&self.directory(&spec.id))
     }
 
-    /// Takes away what engines that were killed had made ahead.
+    /// Removes what killed engines had made ahead.
     pub fn clear_of_the_dead(&self) {
         for entry in fs::read_dir(&self.cradles).into_iter().flatten().flatten() {
             if entry.file_name().to_str().is_some_and(process::is_of_the_dead) {
-                // What stays is seen by the next engine.
+                // The next engine finds what stays.
                 let _ = fs::remove_dir_all(entry.path());
             }
         }

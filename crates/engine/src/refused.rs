@@ -1,4 +1,4 @@
-//! A step that the kernel refused, named: what a failed launch tells.
+//! A step that the kernel refused, with its name: what a failed launch reports.
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};

@@ -1,9 +1,10 @@
-//! Which ranges of ids are taken on this host, told to every engine on it.
+//! Which ranges of ids are taken on this host, for every engine on it.
 //!
-//! Engines on different data directories (a server, `cove run` beside it) would otherwise give one range to two sandboxes, whose
-//! processes could then signal and inspect each other. Each range that is in use has a file in a directory of the host's, and
-//! in it who holds it: the engine while the range waits in its pool, the sandbox's first process from then on, since it
-//! outlives its engine. A holder that is no more holds nothing. The directory is gone with a boot, as all holders are.
+//! Engines on different data directories (a server, `cove run` beside it) would otherwise give one range to two
+//! sandboxes, whose processes could then signal and inspect each other. Each range in use has a file in a directory of
+//! the host, with the process that holds it: the engine while the range is in its pool, then the sandbox's first
+//! process, since it outlives its engine. A range of a dead process is free. A reboot removes the directory, as it ends
+//! all holders.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -46,11 +47,11 @@ impl Registry {
         self.write(&path, pid)
     }
 
-    /// Nothing of ours uses it any more. Another engine may have it already, from the moment the sandbox was dead: then it stays
-    /// written down as that one's.
+    /// Nothing of ours uses it any more. Another engine may have it already, from the moment the sandbox was dead: then
+    /// it stays recorded for that one.
     pub fn give_back(&self, first: u32) {
         let path = self.path(first);
-        // What stays is of a holder who is gone, and so of nobody.
+        // A file that stays belongs to a dead process, so its range is free.
         let Ok(_one) = self.lock() else { return };
         let is_anothers = |(pid, start)| pid != std::process::id() && process::start_time(pid) == Some(start);
         if !holder(&path).is_some_and(is_anothers) {

@@ -1,8 +1,8 @@
-//! Settings of namespaces: files below `/proc/sys`, which show those of whoever opens them.
+//! Settings of namespaces: files below `/proc/sys`, which show those of the process that opens them.
 //!
-//! The kernel remembers a name below `/proc/sys` once for every namespace that asked for it, and all of these lie in one
-//! chain of their mount of `/proc`: with 3,000 sandboxes a quarter of a launch went into walking it. So settings are made by
-//! way of mounts that nobody else sees, a new one now and then; what the kernel remembered goes with the old.
+//! The kernel caches a name below `/proc/sys` once for every namespace that opened it, in one chain per mount of
+//! `/proc`: with 3,000 sandboxes a quarter of a launch went into walking it. So settings are made through private
+//! mounts, which are replaced now and then; the cache goes with the old one.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ const USES: u32 = 64;
 
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// The host's at first: who makes a few namespaces only needs no other.
+    /// The host's at first: a process that makes few namespaces needs no other.
     proc: Arc<OwnedFd>,
     uses: u32,
 }

@@ -1,4 +1,4 @@
-//! What the kernel has once for the whole host, and how much of it one sandbox, and all of them together, may take.
+//! Resources that the kernel has once for the whole host, and how much of them one sandbox, and all together, may use.
 //!
 //! | what | who counts it | what holds it |
 //! |---|---|---|
@@ -30,7 +30,7 @@ impl Processes {
     pub fn of_the_host() -> Processes {
         let number = |path: &str| fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
         let host = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"].into_iter().filter_map(number).min();
-        // The kernel's own default where it does not tell.
+        // The kernel's default, where it cannot be read.
         Processes { host: host.unwrap_or(32 << 10) }
     }
 
@@ -39,7 +39,8 @@ impl Processes {
         (self.host / 4).clamp(1, MOST_PROCESSES)
     }
 
-    /// For all sandboxes of one engine together: the engine, its server and whoever logs in to the host keep the rest.
+    /// For all sandboxes of one engine together: the engine, its server and people who log in to the host keep the
+    /// rest.
     pub fn most_of_all(self) -> u32 {
         self.host - (self.host / 8).max(1024).min(self.host / 2)
     }
@@ -58,9 +59,9 @@ impl Processes {
     }
 }
 
-/// Lets memory alone decide how many files can be open. The host's number is shared by all: one sandbox with a few hundred
-/// MiB could open so many that nobody else can open any (ENFILE). Where `/proc/sys` is read-only the number stays; `cove
-/// doctor` names it.
+/// Lets memory alone decide how many files can be open. The host's number is shared by all: one sandbox with a few
+/// hundred MiB could open so many that nobody else can open one (ENFILE). Where `/proc/sys` is read-only the number
+/// stays; `cove doctor` names it.
 pub fn raise_open_files() {
     if fs::read_to_string(OPEN_FILES).is_ok_and(|text| text.trim() != UNLIMITED) {
         let _ = fs::write(OPEN_FILES, UNLIMITED);

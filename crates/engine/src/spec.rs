@@ -1,4 +1,4 @@
-//! What a sandbox shall be: the engine's whole input, as data.
+//! What a sandbox should be: the engine's whole input, as data.
 //!
 //! A `Spec` is written beside the sandbox's files before anything else happens, so that a server that comes back
 //! knows what it finds. Checks that need no kernel are here; what only the kernel can refuse is refused at launch.
@@ -74,15 +74,15 @@ pub struct Spec {
     /// What every process inherits.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// Who runs a command that names nobody; a name or number of the sandbox's passwd file.
+    /// The user of commands that name none; a name or number of the sandbox's passwd file.
     pub default_user: String,
-    /// Where a command starts that names no directory; the user's home where absent.
+    /// The directory of commands that name none; the user's home where absent.
     #[serde(default)]
     pub default_cwd: Option<String>,
 }
 
 impl Spec {
-    /// Refuses what needs no kernel to be refused.
+    /// Refuses what can be refused without the kernel.
     pub fn check(&self) -> Result<(), crate::Error> {
         let invalid = |text: String| Err(crate::Error::Invalid(text));
         let label = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.');
@@ -140,11 +140,11 @@ pub enum Storage {
     Disk,
 }
 
-/// What a crash of the host may take. That of a server or an engine takes nothing in either case.
+/// What a crash of the host may lose. A crash of a server or an engine loses nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
-    /// What was synced inside outlives it.
+    /// What was synced inside survives.
     #[default]
     Durable,
     /// Syncs are not carried out, and the end of the sandbox waits for none: for files that are gone with it anyway.
@@ -180,7 +180,7 @@ pub enum Network {
     Full(Egress),
 }
 
-/// Who may be reached from inside. Private, link-local and metadata addresses and the host itself are refused unless
+/// What may be reached from inside. Private, link-local and metadata addresses and the host itself are refused unless
 /// an entry of `allow` names them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Egress {
@@ -189,7 +189,7 @@ pub struct Egress {
     pub allow: Vec<Target>,
     #[serde(default)]
     pub deny: Vec<Target>,
-    /// What becomes of a connection that no entry names.
+    /// What happens to a connection that no entry names.
     #[serde(default)]
     pub otherwise: Verdict,
     /// Resolvers that names are asked of; the host's own where empty.

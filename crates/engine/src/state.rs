@@ -1,4 +1,4 @@
-//! What the engine tells of a sandbox: that it runs, what it uses, how it ended.
+//! What the engine reports about a sandbox: that it runs, what it uses, how it ended.
 
 use std::path::PathBuf;
 
@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::SandboxId;
 
-/// A sandbox whose guest has answered. Enough to find it again after the server died: a pid alone could by then be
-/// somebody else's, so its start time goes with it.
+/// A sandbox whose guest has answered. Enough to find it again after the server died: a pid may be reused by then, so
+/// its start time is kept with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Running {
     pub id: SandboxId,
@@ -47,8 +47,8 @@ pub struct Aside {
 pub enum Ended {
     /// As asked: every process had gone within the grace, or was killed after it.
     Stopped,
-    /// The guest was killed for want of memory (a process of the sandbox that dies so is told by
-    /// [`Usage::memory_kills`] and its own exit).
+    /// The out-of-memory killer ended the guest ([`Usage::memory_kills`] and the process's own exit report other
+    /// processes).
     OutOfMemory { limit: u64, peak: u64, largest: Option<LargestProcess> },
     /// The guest was ended by a signal from outside.
     Killed { signal: i32 },
@@ -58,7 +58,7 @@ pub enum Ended {
     HostRestarted,
     /// The filesystem that its files are on had failed and was begun anew, which no process of it could outlive.
     StorageFailed,
-    /// Its processes were gone when the engine looked, on the same boot: somebody ended them.
+    /// Its processes were gone, on the same boot: somebody ended them.
     Vanished,
 }
 
@@ -68,7 +68,7 @@ pub struct LargestProcess {
     pub memory: u64,
 }
 
-/// What a sandbox uses, from its cgroups: the host's account, not the sandbox's word.
+/// What a sandbox uses, from its cgroups: the host's account, not the sandbox's own.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {
     pub cpu_ns: u64,
@@ -77,7 +77,7 @@ pub struct Usage {
     pub memory_cache: u64,
     pub memory_peak: u64,
     pub memory_limit: u64,
-    /// Processes the kernel killed for want of memory so far.
+    /// Processes that the out-of-memory killer has ended so far.
     pub memory_kills: u64,
     pub pids: u64,
     pub disk: u64,

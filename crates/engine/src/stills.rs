@@ -1,4 +1,4 @@
-//! Pictures that `/proc` shows in place of files that tell of the whole host: its load, its paging.
+//! Fixed texts that `/proc` shows instead of files about the whole host: its load, its paging.
 //!
 //! They are the same for every sandbox and never change: a machine that has done nothing yet. Programs that ask for them (`top`,
 //! `uptime`, `vmstat`, language runtimes) find what they look for, as many processors as `/proc/cpuinfo` names, and the time
@@ -29,7 +29,7 @@ fn stat(kernels: &str) -> String {
             "procs_running" => text += "procs_running 1\n",
             "intr" | "ctxt" | "processes" | "procs_blocked" | "softirq" => text += &format!("{name} 0\n"),
             _ if name.starts_with("cpu") => text += &format!("{name} {IDLE}\n"),
-            // What a newer kernel tells is not known to be harmless.
+            // What a newer kernel adds may not be harmless.
             _ => {}
         }
     }

@@ -30,8 +30,7 @@ pub const COUNT: u32 = 0x8000;
 /// refuses them too; this is the second wall.
 pub(crate) const CEILING: (&str, &str) = ("sys/user/max_user_namespaces", "0");
 
-/// So many end below 2^31: they are handed out first. Larger numbers are no ids to some programs, and to devpts before it parsed
-/// its options anew.
+/// How many ranges are below 2^31: they are handed out first. Some programs, and older devpts, refuse larger ids.
 const USUAL: u32 = 0x1000;
 
 /// Hands out ranges; never one that is in use.
@@ -125,9 +124,9 @@ impl Maps {
         Maps { owner: first, users: line.clone(), groups: line }
     }
 
-    /// For a host folder: its owner and group are one user of the sandbox, and the sandbox's other users, root among them, are
-    /// the numbers of its range, which nobody on the host has. A sandbox can so never make a file there that belongs to
-    /// another user of the host. Everybody else's files are nobody's.
+    /// For a host folder: its owner and group are one user of the sandbox, and the sandbox's other users, root among
+    /// them, are the numbers of its range, which nobody on the host has. So a sandbox can never make a file there that
+    /// belongs to another user of the host. Files of others are shown as nobody's.
     pub fn folder(first: u32, inside: u32, owner: u32, group: u32) -> Maps {
         let lines = |id: u32| {
             let (chosen, end) = (first + inside, first + RANGE);
@@ -153,11 +152,11 @@ pub fn make(alone: &SingleThreaded, proc: BorrowedFd<'_>, maps: &Maps) -> Result
     })
     .step("fork for a user namespace")?;
     let made = follow(proc, pid, maps, ours.as_fd());
-    // Nobody needs the process any more; where it has failed there is nobody to hear it.
+    // The process is no longer needed; if it has failed, nothing depends on it.
     let _ = say(ours.as_fd());
     let status = rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(pid), WaitOptions::empty()));
     match (made, status.ok().flatten().and_then(|(_, status)| status.exit_status())) {
-        // The pipe broke because the child failed: its reason is the one worth telling.
+        // The pipe broke because the child failed: report the child's reason.
         (Err(_), Some(errno)) if errno != 0 => {
             Err(Refused::new("set up a user namespace", Errno::from_raw_os_error(errno)))
         }
@@ -165,7 +164,8 @@ pub fn make(alone: &SingleThreaded, proc: BorrowedFd<'_>, maps: &Maps) -> Result
     }
 }
 
-/// The child: becomes the owner, makes the namespaces, waits for its maps, sets the ceiling, stays until let go.
+/// The child: becomes the owner, makes the namespaces, waits for its maps, sets the ceiling, stays until it is
+/// released.
 fn live_in(proc: BorrowedFd<'_>, owner: u32, parent: BorrowedFd<'_>) -> Result<(), Refused> {
     let (uid, gid) = (Uid::from_raw(owner), Gid::from_raw(owner));
     rustix::thread::set_keep_capabilities(true).step("keep capabilities")?;

@@ -1,7 +1,7 @@
 //! One connection from the host: one operation.
 //!
-//! The socket is blocking; a thread serves it from the request to the end. Sends that fail mean that the host is gone,
-//! and the operation with it.
+//! The socket is blocking; a thread serves it from the request to the end. A failed send means that the host is gone;
+//! the operation then ends.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,7 +17,7 @@ use crate::failure::Result;
 /// How long a host may take to say what it wants.
 const REQUEST_WITHIN: Duration = Duration::from_secs(30);
 
-/// How long the rest of a refused upload is read and thrown away, so that the host comes to read why.
+/// How long the rest of a refused upload is read and dropped, so that the host gets to read the reason.
 const DRAIN_WITHIN: Duration = Duration::from_secs(30);
 
 pub struct Connection {
@@ -30,7 +30,7 @@ impl Connection {
         Connection { socket, uploaded: Reader::default() }
     }
 
-    /// The first frame. `None` when the host closed without a word or said nothing in time.
+    /// The first frame. `None` when the host closed without a request or sent none in time.
     pub fn request(&mut self) -> Result<Option<Request>> {
         self.request_within(REQUEST_WITHIN)
     }
@@ -98,7 +98,7 @@ impl Connection {
         self.send(kind, &frame.payload)
     }
 
-    /// Tells the host why it did not work, then reads on until the host has noticed.
+    /// Reports the failure to the host, then reads on until the host has noticed.
     pub fn fail(mut self, failure: &Failure) {
         if frame::write_json(&mut self.socket, Kind::Failure, failure).is_err() {
             return;
@@ -112,12 +112,12 @@ impl Connection {
         }
     }
 
-    /// Tells the host why not, and leaves it at that.
+    /// Reports the failure to the host and ends.
     pub fn refuse(mut self, failure: &Failure) {
         let _ = frame::write_json(&mut self.socket, Kind::Failure, failure);
     }
 
-    /// Whether the host has closed: asked between the steps of long work that sends nothing.
+    /// Whether the host has closed: checked between the steps of long work that sends nothing.
     pub fn is_gone(&self) -> bool {
         let mut sockets = [PollFd::new(&self.socket, PollFlags::RDHUP)];
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -139,7 +139,7 @@ fn gone(error: &FrameError) -> Failure {
     Failure::new(FailureKind::WrongState, format!("the host went away: {error}"))
 }
 
-/// A request with an `op` this guest has no word for comes from a newer host.
+/// A request with an unknown `op` comes from a newer host.
 fn unknown_or_malformed(frame: &Frame, error: &FrameError) -> Failure {
     let text = error.to_string();
     let kind = if text.contains("unknown variant") && frame.payload.len() <= MAX_PAYLOAD {

@@ -1,4 +1,4 @@
-//! What went wrong, in the protocol's words.
+//! Failures, in the protocol's terms.
 //!
 //! Every failure names the step and the thing (`write /etc/motd: permission denied`), and its kind is what doors turn
 //! into a status code. The mapping from the kernel's numbers is in one place.
@@ -35,7 +35,7 @@ pub fn from_errno(errno: Errno, step: impl Display) -> Failure {
     Failure::new(kind_of(errno), format!("{step}: {}", describe(errno)))
 }
 
-/// A request that cannot be meant as it stands.
+/// An invalid request.
 pub fn invalid(message: impl Into<String>) -> Failure {
     Failure::new(FailureKind::InvalidArgument, message)
 }
@@ -75,7 +75,7 @@ fn kind_of(errno: Errno) -> FailureKind {
     }
 }
 
-/// The kernel's words without Rust's "(os error 2)", lower case.
+/// The kernel's message without Rust's "(os error 2)", in lower case.
 fn describe(errno: Errno) -> String {
     let text = io::Error::from(errno).to_string();
     let text = text.split(" (os error").next().unwrap_or_default();

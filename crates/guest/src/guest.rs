@@ -1,4 +1,4 @@
-//! What all connections and the supervisor share.
+//! State that all connections and the supervisor share.
 //!
 //! Locks are taken in this order and never the other way: births, table, a process's state. Nothing that can block is
 //! done under the table's lock.
@@ -32,7 +32,7 @@ pub struct Configuration {
     pub default_cwd: Option<String>,
 }
 
-/// Why another user cannot be had in a sandbox of an ordinary user without a range of ids.
+/// Why an ordinary user's sandbox without a range of ids has no other user.
 pub const ONE_ID: &str =
     "this sandbox has one user id, because its server runs without root and without a range in /etc/subuid";
 
@@ -112,7 +112,7 @@ impl Guest {
         *self.ending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The user that is meant: the one named, or the sandbox's default, or whoever the guest is.
+    /// The user: the given one, the sandbox's default, or the guest's own.
     pub fn user(&self, users: &Users, wanted: Option<&str>) -> Result<User> {
         let default = self.configuration().default_user.clone();
         match wanted.or(default.as_deref()) {
@@ -135,7 +135,7 @@ impl Guest {
     }
 }
 
-/// Takes all the open files the kernel grants and tells what the limit was before.
+/// Raises the limit of open files to the maximum and returns the previous one.
 fn raise_open_files() -> Option<(u64, u64)> {
     let before = getrlimit(Resource::Nofile);
     let (soft, hard) = (before.current?, before.maximum?);

@@ -24,7 +24,7 @@ pub fn start() -> io::Result<Supervisor> {
     let Given { listener, leash, kills } = given(std::env::args_os().skip(1).collect())?;
     // Run by descriptor it would be called after the memory it came from.
     rustix::thread::set_name(c"cove-guest")?;
-    // What runs in the sandbox must not read or write the memory of its guest, whatever its uid: ptrace(2) and
+    // Processes in the sandbox must not read or write the memory of the guest, whatever their uid: ptrace(2) and
     // /proc/PID/mem are refused for a process that is not dumpable.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     // PID 1 gets orphans by birth; elsewhere this does the same.

@@ -9,7 +9,7 @@
 //! # Layout
 //! * [`supervisor`]: the one thread that is always there. Accepts, pumps output, reaps, keeps time
 //! * [`serve`]: one thread per connection, from the request to its end
-//! * [`process`], [`file`], [`port`]: what can be asked for, a file for each request
+//! * [`process`], [`file`], [`port`]: the requests, a file for each
 //! * [`guest`]: what they share
 
 #![forbid(unsafe_code)]

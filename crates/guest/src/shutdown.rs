@@ -12,7 +12,7 @@ use crate::guest::Guest;
 /// with the namespace.
 const KILLED_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long connections get to tell their hosts the last exits.
+/// How long connections have to report the last exits.
 const LAST_WORDS: Duration = Duration::from_millis(50);
 
 pub struct Shutdown {
@@ -26,7 +26,7 @@ impl Shutdown {
     pub fn begin(guest: &Guest, grace: Duration) -> Self {
         if !grace.is_zero() {
             signal_all(guest, Signal::TERM);
-            // A stopped process hears SIGTERM only once it runs again.
+            // A stopped process handles SIGTERM only once it runs again.
             signal_all(guest, Signal::CONT);
         }
         let now = Instant::now();

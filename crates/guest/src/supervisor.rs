@@ -34,10 +34,10 @@ const CONNECTIONS: usize = 1024;
 /// How much output is moved in one go.
 const BUFFER: usize = 32 << 10;
 
-/// How long the reaper stands aside for a child on its way to execve before it looks again.
+/// How long the reaper waits for a child that has not called execve yet before it checks again.
 const BIRTH: Duration = Duration::from_millis(20);
 
-/// What a signal from outside or from the sandbox's root leaves the processes.
+/// The grace of processes after a signal from outside.
 const GRACE: Duration = Duration::from_secs(5);
 
 const LISTENER: u64 = 0;
@@ -172,8 +172,8 @@ impl Supervisor {
     fn obey_signals(&mut self) -> io::Result<()> {
         while let Some(received) = self.signals.next()? {
             match Signal::from_named_raw(received.signal) {
-                // The kernel tells PID 1 a sender of 0 for signals from outside its namespace; those from inside are the
-                // sandbox's own processes, root's too, and do not end it.
+                // For PID 1 the kernel reports a sender of 0 for signals from outside its namespace. Signals from
+                // inside come from the sandbox's own processes, root included, and do not end it.
                 Some(Signal::TERM | Signal::INT) if received.sender == 0 || std::process::id() != 1 => {
                     self.guest.end(GRACE)
                 }
@@ -196,8 +196,8 @@ impl Supervisor {
     fn reap(&mut self) {
         let guest = Arc::clone(&self.guest);
         let Ok(_births) = guest.births.try_lock() else {
-            // Whoever runs as the child's user can stop it between setuid and execve, and the thread that started it
-            // with it: wake it up. The kernel has told us of the stop by SIGCHLD.
+            // A process of the child's user can stop the child between setuid and execve, and with it the thread that
+            // started it: wake it up. The kernel reported the stop by SIGCHLD.
             if let Some(newborn) = Pid::from_raw(guest.newborn.load(Ordering::SeqCst)) {
                 let _ = kill_process(newborn, Signal::CONT);
             }

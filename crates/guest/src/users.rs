@@ -1,6 +1,6 @@
 //! Users and groups, from the sandbox's own files.
 //!
-//! Read anew for each operation: a sandbox may add users at any time. Parsed by hand, because libc's lookups load
+//! Read again for each operation: a sandbox may add users at any time. Parsed by hand, because libc's lookups load
 //! modules of the sandbox's choice into this process.
 
 use std::collections::BTreeMap;
@@ -192,7 +192,7 @@ impl Names<'_> {
 fn contents(path: &str) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(path) {
-        // What could be read is used; a file that is not there is an empty one.
+        // Uses what can be read; a missing file counts as empty.
         let _ = file.take(LONGEST).read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()

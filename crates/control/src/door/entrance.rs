@@ -1,5 +1,4 @@
-//! What every request must have in order before any door looks at it: one host, and no word of another server that none
-//! has said.
+//! Checks every request before any door: one host, and no forged header of another server.
 //!
 //! Doors, certificates and links are chosen by the host, so a request that names two of them is refused: two readers
 //! could each believe another one.
@@ -31,7 +30,7 @@ async fn enter(State(app): State<App>, mut request: Request, next: Next) -> Resp
             return (StatusCode::BAD_REQUEST, axum::Json(body)).into_response();
         }
     };
-    // Whoever cannot prove it is an ordinary client.
+    // A sender without proof is an ordinary client.
     let said = request.headers_mut().remove(SENT_ON_BY);
     if let (Some(said), Some(secret)) = (said, app.peer_secret()) {
         let path = request.uri().path_and_query().map_or("/", |path| path.as_str());

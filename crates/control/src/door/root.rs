@@ -1,4 +1,4 @@
-//! The page at `/`: what this is, and what to do next. It needs no key and shows nothing of what the server holds.
+//! The page at `/`: what this is, and what to do next. It needs no key and shows nothing of the server's data.
 
 use axum::http::{HeaderMap, header};
 use axum::response::{Html, IntoResponse};
@@ -15,7 +15,7 @@ pub async fn page(headers: HeaderMap) -> impl IntoResponse {
         (header::CONTENT_SECURITY_POLICY, policy),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
-        // What it says hangs on the Host that was asked.
+        // Its text depends on the request's Host.
         (header::VARY, "host"),
         (header::CACHE_CONTROL, "no-store"),
     ];

@@ -1,8 +1,8 @@
 //! What a sandbox answers must not act for anybody else: not for the API, not for another sandbox.
 //!
-//! By host name (`{port}-{id}.{domain}`) every sandbox has an origin of its own; its cookies are for that host alone, never
-//! for the domain that it shares with others. By path it shares our origin with the API and with every other sandbox. So
-//! there its pages run in an origin that is nobody's, headers that concern the whole origin are dropped, and its
+//! By host name (`{port}-{id}.{domain}`) every sandbox has an origin of its own; its cookies are for that host alone,
+//! never for the domain that it shares with others. By path it shares our origin with the API and with every other
+//! sandbox. So there its pages run in an opaque origin, headers that concern the whole origin are dropped, and its
 //! cookies stay below its path.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 /// A page in an opaque origin: no storage, no cookies by script, no service workers, no calls in our name.
 const NOBODYS_ORIGIN: &str = "sandbox allow-scripts allow-forms allow-popups allow-modals allow-downloads";
 
-/// What one answer would say for the whole origin.
+/// Headers that affect the whole origin.
 const ORIGIN_WIDE: [HeaderName; 7] = [
     header::STRICT_TRANSPORT_SECURITY,
     header::ALT_SVC,

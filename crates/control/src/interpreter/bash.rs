@@ -1,8 +1,8 @@
-//! Bash has no JSON: a cell is a line that evaluates it, and the end is told by marks of random bytes on both streams.
+//! Bash has no JSON: a cell is a line that evaluates it, and marks of random bytes on both streams show its end.
 
 use super::Cell;
 
-/// What the driver line prints when the cell is over: on stdout with the exit status, on stderr without.
+/// What the driver line prints when the cell ends: on stdout with the exit status, on stderr without.
 pub fn mark(id: &str) -> String {
     format!("\u{1}cove:{id}:")
 }
@@ -14,7 +14,7 @@ pub fn request(id: &str, cell: &Cell) -> Vec<u8> {
     if cell.env.is_empty() {
         line.push_str(&format!("eval {} </dev/null", quote(&cell.code)));
     } else {
-        // The variables last for this cell: their old values are put back after it.
+        // The variables apply to this cell; their old values are restored after it.
         for key in cell.env.keys() {
             line.push_str(&format!("declare __cove_{key}=\"${{{key}-}}\" __cove_set_{key}=\"${{{key}+x}}\"; "));
         }
@@ -34,7 +34,7 @@ pub fn request(id: &str, cell: &Cell) -> Vec<u8> {
     line.into_bytes()
 }
 
-/// As one word for bash, newlines and all: `$'…'`.
+/// Quotes a text as one word for bash: `$'…'`.
 fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 8);
     quoted.push_str("$'");
@@ -53,14 +53,14 @@ fn quote(text: &str) -> String {
     quoted
 }
 
-/// Digits of an exit status, and to spare.
+/// The most digits of an exit status.
 const LONGEST_STATUS: usize = 16;
 
 /// One stream of bash on its way to text events: finds the mark even when it comes in pieces, and never cuts a UTF-8 character.
 pub struct Stream {
     mark: Vec<u8>,
     held: Vec<u8>,
-    /// What stood between the mark and its end: the exit status, on stdout.
+    /// The text between the mark and its end: the exit status, on stdout.
     pub status: Option<String>,
 }
 
@@ -69,7 +69,7 @@ impl Stream {
         Stream { mark: mark(id).into_bytes(), held: Vec::new(), status: None }
     }
 
-    /// Takes bytes and gives the text that is certainly the cell's.
+    /// Takes bytes and returns the text that certainly belongs to the cell.
     pub fn take(&mut self, bytes: &[u8]) -> String {
         if self.status.is_some() {
             return String::new();
@@ -83,14 +83,14 @@ impl Stream {
                 self.held.clear();
                 return text;
             }
-            // Whoever imitates the mark has its text shown like any other: only a status is waited for.
+            // Code that imitates the mark has its text shown like any other: only a status is waited for.
             return self.give(if after.len() > LONGEST_STATUS { self.held.len() } else { at });
         }
         let possible = (1..self.mark.len()).rev().find(|&n| self.held.ends_with(&self.mark[..n])).unwrap_or(0);
         self.give(self.held.len() - possible)
     }
 
-    /// The first `length` held bytes as text, short of a character that is not whole yet.
+    /// The first `length` buffered bytes as text, without an incomplete character at the end.
     fn give(&mut self, length: usize) -> String {
         let whole = match std::str::from_utf8(&self.held[..length]) {
             Ok(_) => length,

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use super::InterpreterError;
 use crate::guest::{Guest, GuestError};
 
-/// What a context's process is tagged with, before the name of a default context or the JSON of another [`Context`].
+/// The prefix of a context's tag; the name of a default context or the JSON of another [`Context`] follows.
 pub const TAG: &str = "cove.context ";
 
-/// What the names of default contexts begin with; their language follows.
+/// The prefix of the names of default contexts; the language follows.
 const DEFAULT: &str = "default-";
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
@@ -95,7 +95,7 @@ impl From<Language> for String {
     }
 }
 
-/// What is wanted of a new context.
+/// The settings of a new context.
 #[derive(Debug, Clone, Default)]
 pub struct NewContext {
     pub language: Option<Language>,
@@ -139,7 +139,7 @@ impl Context {
         }
     }
 
-    /// The tag that the context's process bears. That of a default context is known without a look at what runs.
+    /// The tag of the context's process. For a default context it is known without listing processes.
     pub fn tag(&self) -> String {
         if self.id.is_default() {
             return format!("{TAG}{}", self.id);
@@ -171,7 +171,7 @@ fn found(process: &Info) -> Option<Found> {
     process.exit.is_none().then_some(Found { context, pid: process.pid })
 }
 
-/// Every context whose process lives, oldest first.
+/// Every context with a live process, oldest first.
 pub async fn living(guest: &Guest) -> Result<Vec<Found>, GuestError> {
     match guest.call(&Request::Processes).await? {
         Reply::Processes { processes } => {

@@ -1,9 +1,10 @@
-//! How each language's driver is started, and how a cell is put to it.
+//! Starts each language's driver and sends cells to it.
 //!
 //! A Python context is a copy of the sandbox's zygote: a driver that has all its imports done and never runs a cell
-//! itself. The first named context starts it, or a warm pool or a template for cells before anybody asks. Where there is none for the default
-//! context, or a copy will not do (another environment at the start of Python, no room for another process), the driver
-//! is started as any program is: that is as fast as a zygote's own start, and the first cell waits for nothing else.
+//! itself. The first named context starts it, or a warm pool or a template for cells does so ahead. Where there is none
+//! for the default context, or a copy would differ (another environment at the start of Python, no room for another
+//! process), the driver is started like any program: that is as fast as a zygote's own start, and the first cell waits
+//! for nothing else.
 
 use std::time::Duration;
 
@@ -18,10 +19,10 @@ use crate::guest::{Guest, GuestError, Item, Operation};
 const NODE: &str = include_str!("drivers/node.js");
 const JUPYTER: &str = include_str!("drivers/jupyter.py");
 
-/// Reads the data back out of a figure.
+/// Reads the data from a figure.
 pub const CHARTS: &str = include_str!("drivers/charts.py");
 
-/// The Python driver and its companions, by the names that it knows them by.
+/// The Python driver and its modules, by name.
 const PYTHON: [(&str, &str); 5] = [
     ("python", include_str!("drivers/python.py")),
     ("formats", include_str!("drivers/formats.py")),
@@ -52,17 +53,17 @@ for part in head.decode().split():
  sources[name],text=text[:int(size)].decode(),text[int(size):]
 exec(compile(sources['python'],'<cove>','exec'))";
 
-/// What a zygote's process is tagged with.
+/// The tag of a zygote's process.
 pub const ZYGOTE_TAG: &str = "cove.zygote python";
 
-/// What a zygote imports that has the time: what most cells of a data template begin with.
+/// What a zygote of a pool imports: what most cells of a data template begin with.
 pub const PRELOADED: [&str; 4] = ["numpy", "numpy.random", "pandas", "matplotlib.pyplot"];
 
-/// Imports on a busy machine; a zygote that takes longer is of no use.
+/// The time limit for imports on a busy machine; a slower zygote is useless.
 const WARM_WITHIN: Duration = Duration::from_secs(60);
 
-/// Starts the context's process and gives it its driver. Returns once the process stands; the driver may still be
-/// loading, and takes cells meanwhile.
+/// Starts the context's process and sends it its driver. Returns once the process runs; the driver may still be
+/// loading, and accepts cells meanwhile.
 pub async fn start(guest: &Guest, context: &Context) -> Result<Operation, InterpreterError> {
     if context.language == Language::Python
         && let Some(operation) = copy(guest, context).await?
@@ -77,7 +78,7 @@ pub async fn start(guest: &Guest, context: &Context) -> Result<Operation, Interp
     Ok(operation)
 }
 
-/// Makes sure that a zygote stands, without waiting for its imports.
+/// Makes sure that a zygote runs, without waiting for its imports.
 pub async fn stand_ready(guest: &Guest) -> Result<(), InterpreterError> {
     if !has_zygote(guest).await? {
         start_zygote(guest, &[]).await?;
@@ -85,7 +86,7 @@ pub async fn stand_ready(guest: &Guest) -> Result<(), InterpreterError> {
     Ok(())
 }
 
-/// Makes sure that a zygote stands and waits, with these modules imported if it is started now.
+/// Makes sure that a zygote is ready, with these modules imported if it is started now.
 pub async fn warm(guest: &Guest, preload: &[&str]) -> Result<(), InterpreterError> {
     if has_zygote(guest).await? {
         return Ok(());
@@ -113,8 +114,8 @@ async fn has_zygote(guest: &Guest) -> Result<bool, InterpreterError> {
     }
 }
 
-/// The context as a copy of the zygote, which is started where there is none, but not for the default context. `None`
-/// where a copy will not do.
+/// The context as a copy of the zygote, which is started if there is none, but not for the default context. `None`
+/// where a copy would differ.
 async fn copy(guest: &Guest, context: &Context) -> Result<Option<Operation>, InterpreterError> {
     let wanted = Spec { copy_of: Some(ZYGOTE_TAG.into()), ..spec(context, vec!["python3".into()]) };
     for start in [true, false] {
@@ -128,7 +129,7 @@ async fn copy(guest: &Guest, context: &Context) -> Result<Option<Operation>, Int
                 if context.id.is_default() {
                     return Ok(None);
                 }
-                // A sandbox without the room for two interpreters still has it for one.
+                // A sandbox without room for two interpreters still has room for one.
                 match start_zygote(guest, &[]).await {
                     Err(InterpreterError::Guest(GuestError::Failed(_))) => return Ok(None),
                     started => drop(started?),
@@ -161,7 +162,7 @@ async fn start_zygote(guest: &Guest, preload: &[&str]) -> Result<Operation, Inte
         }
         Err(error) => return Err(error.into()),
     };
-    // On a connection that answers: a request for a copy, on another one, must not overtake the sources.
+    // On a connection with a reply: a request for a copy, on another connection, must not overtake the sources.
     let given = tokio::time::timeout(WARM_WITHIN, async {
         let mut input = guest.send(&Request::Input { process: Selector::Pid(pid) }).await?;
         input.to.stdin(format!("{:010}", text.len()).as_bytes()).await?;
@@ -243,7 +244,7 @@ pub fn sources<'a>(parts: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<u
     format!("{}\n{texts}", head.join(" ")).into_bytes()
 }
 
-/// The bytes that put a cell to the language's driver.
+/// The bytes that send a cell to the language's driver.
 pub fn request(language: &Language, id: &str, cell: &Cell) -> Vec<u8> {
     match language {
         Language::Bash => bash::request(id, cell),

@@ -1,7 +1,7 @@
-//! What happens in a cell, on its way to whoever asked.
+//! Events of a cell, on their way to the caller.
 //!
-//! A slow reader makes the cell wait: behind it are at most so many events, and at most so many bytes, since the sandbox
-//! decides how large an event is.
+//! A slow reader makes the cell wait: the number of buffered events is limited, and so are their bytes, because the
+//! sandbox decides how large an event is.
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::CellEvent;
 
-/// Events on their way.
+/// The most buffered events.
 const MOST: usize = 64;
-/// KiB on their way. The largest event there can be fits.
+/// The most buffered KiB. The largest possible event fits.
 const ROOM: u32 = 64 << 10;
 
-/// An event with the room that it takes until somebody has it.
+/// An event, with its share of the buffer until it is read.
 pub(super) type Weighed = (CellEvent, Option<OwnedSemaphorePermit>);
 
-/// Where room is taken for events.
+/// The buffer's budget.
 #[derive(Clone)]
 pub(super) struct Scales(Arc<Semaphore>);
 
@@ -26,7 +26,7 @@ impl Scales {
         Scales(Arc::new(Semaphore::new(ROOM as usize)))
     }
 
-    /// Waits for room for an event that came as so many bytes.
+    /// Waits for room for an event of this many bytes.
     pub(super) async fn weigh(&self, event: CellEvent, bytes: usize) -> Weighed {
         let share = u32::try_from(bytes >> 10).unwrap_or(ROOM).clamp(1, ROOM);
         // The semaphore is never closed.
@@ -48,7 +48,7 @@ impl Events {
         self.0.recv().await.map(|(event, _)| event)
     }
 
-    /// As many as there are, at most `limit`; none when all were told.
+    /// As many events as there are, at most `limit`; empty after the last one.
     pub async fn recv_many(&mut self, limit: usize) -> Vec<CellEvent> {
         let mut weighed = Vec::new();
         self.0.recv_many(&mut weighed, limit).await;

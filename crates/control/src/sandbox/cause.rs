@@ -1,4 +1,4 @@
-//! Why a sandbox is in its state, so that a person can read it.
+//! Why a sandbox is in its state, for people.
 
 use cove_engine::state::Ended;
 use serde::{Deserialize, Serialize};
@@ -17,17 +17,17 @@ pub struct Cause {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
-    /// Somebody asked.
+    /// A request.
     Requested,
     /// Traffic woke it.
     Woken,
-    /// The lifetime was over.
+    /// Its lifetime expired.
     Lifetime,
     Idle,
     /// A timer after the stop: archive or delete.
     Retention,
     OutOfMemory,
-    /// A signal from outside ended it.
+    /// A signal from outside the sandbox ended it.
     Killed,
     /// The daemon inside ended by itself.
     GuestExited,
@@ -35,13 +35,13 @@ pub enum Code {
     HostRestart,
     /// The filesystem that its files are on failed, and was begun anew.
     StorageFailed,
-    /// Its processes were gone when the server looked, though the host was not restarted.
+    /// Its processes were gone when the server came back, although the host was not restarted.
     Vanished,
     /// The server ended in the middle of a change.
     ServerRestart,
-    /// A start did not work.
+    /// A start failed.
     StartFailed,
-    /// Another change did not work; the sandbox is as it was.
+    /// Another change failed; the sandbox is unchanged.
     ChangeFailed,
     /// Handed out from a warm pool.
     Pool,
@@ -56,7 +56,7 @@ impl Cause {
         Cause::new(Code::Requested, format!("{what} was asked for"), at)
     }
 
-    /// What the engine tells of an end, in words.
+    /// The engine's report of an end, as a sentence.
     pub fn ended(ended: &Ended, at: Timestamp) -> Self {
         match ended {
             Ended::Stopped => Cause::new(Code::Requested, "every process had gone", at),

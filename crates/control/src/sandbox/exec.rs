@@ -5,7 +5,7 @@ use cove_protocol::{Event, Reply, Request};
 
 use crate::guest::{Guest, GuestError, Item};
 
-/// Bytes kept of each stream; the rest is counted and told.
+/// Bytes kept of each stream; the rest is counted and reported.
 pub const KEPT: usize = 8 << 20;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,11 +27,11 @@ pub async fn run_to_end(guest: &Guest, spec: Spec, input: Option<&[u8]>) -> Resu
     let (mut from, mut to) = operation.split();
     let feed = async {
         if let Some(input) = input {
-            // A command that does not read all of its input is not wrong.
+            // It is no error if a command does not read all of its input.
             let _unread = to.stdin(input).await;
             let _unread = to.end().await;
         }
-        // Held until the command has ended: letting go would be a disconnect.
+        // Kept until the command has ended: dropping it would be a disconnect.
         std::future::pending::<()>().await
     };
     let gather = async {

@@ -1,4 +1,4 @@
-//! Why a sandbox is as it is: cause, evidence, remedy.
+//! Why a sandbox is in its state: cause, evidence, remedy.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! Limits that a provider cannot hold: one that somebody asks for is refused, a default is shown for what it is.
+//! Limits that a provider cannot enforce: a requested one is refused, a default is reported as not enforced.
 
 use cove_engine::Limit;
 
@@ -22,7 +22,7 @@ impl App {
         }
     }
 
-    /// Their names, for whoever looks at a sandbox.
+    /// Their names, for reports about a sandbox.
     pub fn unheld(&self, provider: &str) -> Vec<String> {
         let unheld = self.provider(provider).map(|provider| provider.unheld()).unwrap_or_default();
         unheld.into_iter().map(|unheld| unheld.limit.to_string()).collect()

@@ -1,4 +1,4 @@
-//! The way to what runs inside.
+//! Access to what runs inside.
 //!
 //! Every call that reaches into a sandbox is activity until it ends: it is noted in memory and written to the store by a
 //! background loop, so that a busy sandbox costs no write per request.
@@ -13,7 +13,7 @@ use crate::guest::Guest;
 use crate::{App, Caller, Error};
 
 impl App {
-    /// A running sandbox and the way into it; wakes it where its policy says so. Counts as activity.
+    /// A running sandbox and its guest; wakes it if its policy says so. Counts as activity.
     pub async fn reach(&self, caller: &Caller, id_or_name: &str) -> Result<(Sandbox, Guest), Error> {
         let sandbox = self.sandbox(caller, id_or_name).await?;
         self.reach_into(sandbox).await
@@ -38,7 +38,7 @@ impl App {
         let sandbox = match sandbox.state {
             State::Running => sandbox,
             _ if sandbox.state.is_in_transition() && sandbox.state != State::Destroying => {
-                // Somebody is at work on it: the lock is free when they are done.
+                // Another change is under way: the lock is free when it is done.
                 let settled = self.settled(&sandbox.id).await?;
                 if settled.state == State::Running { settled } else { self.wake(settled).await? }
             }

@@ -1,4 +1,4 @@
-//! What a server does that comes back: it asks every provider what is true and brings the store to it.
+//! What a server does when it comes back: it asks every provider what is true and updates the store.
 //!
 //! ```text
 //!   store says     provider sees     then
@@ -34,7 +34,7 @@ const YOUNG_MS: i64 = 120_000;
 /// How long the server waits for repairs before it serves.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What a reconcile came to.
+/// The result of a reconcile.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reconciled {
     pub sandboxes: usize,
@@ -48,7 +48,7 @@ pub struct Reconciled {
 impl App {
     pub async fn reconcile(&self) -> Result<Reconciled, Error> {
         self.remove_drafts().await?;
-        // First the store, then the providers: what is made in between is seen but not missed.
+        // First the store, then the providers: a sandbox that is made in between is found, not missed.
         let known = self.store().sandboxes_of_server(self.server()).await?;
         let mut seen: HashMap<String, HashMap<SandboxId, Sighting>> = HashMap::new();
         for provider in self.providers() {
@@ -61,7 +61,7 @@ impl App {
         let mut done = Reconciled { sandboxes: known.len(), ..Reconciled::default() };
         let mut work = Vec::new();
         for sandbox in known {
-            // A provider that is not configured now: nothing is known, nothing is changed.
+            // The provider is not configured now: its sandboxes stay unchanged.
             let Some(sightings) = seen.get_mut(&sandbox.provider) else { continue };
             let sighting = sightings.remove(&sandbox.id);
             if sighting.as_ref().is_some_and(|sighting| sighting.aside.is_some()) {
@@ -83,8 +83,8 @@ impl App {
             let each = |(sandbox, event, ended)| app.repair(sandbox, event, ended);
             futures::stream::iter(work).for_each_concurrent(AT_ONCE, each).await;
         });
-        // Most are a write and nothing more. An archive that has to be made again takes its time: it goes on behind
-        // the locks while the server serves.
+        // Most are a write and nothing more. Making an archive again takes time: it continues under the sandbox's lock
+        // while the server serves.
         if tokio::time::timeout(PATIENCE, repairs).await.is_err() {
             tracing::info!("some repairs go on in the background");
         }

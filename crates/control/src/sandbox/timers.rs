@@ -1,9 +1,9 @@
-//! When a sandbox is put away by itself: pure rules, a clock's reading goes in and a verdict comes out.
+//! When a sandbox ends by itself: pure rules from a time to a verdict.
 //!
 //! * **lifetime**: a deadline, whatever happens; then destroy, pause or stop.
-//! * **idle**: so long without activity; then stop (or pause, or destroy). A request is activity until it ends, and so is work
-//!   ([`super::work`]) unless told otherwise; it never moves the deadline.
-//! * **archive**, **delete**: so long after the stop.
+//! * **idle**: this long without activity; then stop (or pause, or destroy). A request is activity until it ends, and
+//!   so is work ([`super::work`]) unless told otherwise; it never moves the deadline.
+//! * **archive**, **delete**: this long after the stop.
 //! * **ephemeral**: a stop is a destroy.
 
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ use crate::clock::{Timestamp, after};
 /// Sixty years.
 pub const LONGEST_SECONDS: u64 = 1_892_160_000;
 
-/// What happens when time is up.
+/// What happens when the timer expires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Expiry {
@@ -44,7 +44,7 @@ pub struct Timers {
     /// The end of its lifetime.
     pub deadline: Option<Timestamp>,
     pub at_deadline: Expiry,
-    /// The lifetime as it was asked for: what a sandbox that wakes by itself gets again.
+    /// The requested lifetime: a sandbox that wakes by itself gets it again.
     pub lifetime_seconds: Option<u64>,
     pub idle_seconds: Option<u64>,
     pub at_idle: Expiry,
@@ -57,7 +57,7 @@ pub struct Timers {
     pub auto_resume: bool,
 }
 
-/// Idle sandboxes stop after this unless told otherwise.
+/// Idle sandboxes stop after this by default.
 pub const IDLE_DEFAULT: u64 = 15 * 60;
 
 impl Default for Timers {
@@ -95,7 +95,7 @@ pub struct TimersChange {
 }
 
 impl TimersChange {
-    /// Refuses times that no calendar holds.
+    /// Refuses times outside of the calendar.
     pub fn check(&self) -> Result<(), Error> {
         let times = [
             ("lifetime_seconds", self.lifetime_seconds),
@@ -137,13 +137,13 @@ pub enum Timer {
     Delete,
 }
 
-/// The timer that goes off next, and when. Where two fall together the one that ends more wins.
+/// The timer that expires next, and when. Of two at the same time, the one that ends more wins.
 pub fn next(sandbox: &Sandbox) -> Option<(Timestamp, Timer)> {
     let timers = &sandbox.timers;
     let mut all = Vec::with_capacity(4);
     let lasting = !matches!(sandbox.state, State::Destroying | State::Destroyed);
     if let Some(deadline) = timers.deadline.filter(|_| lasting) {
-        // A deadline that pauses or stops has nothing left to do on what is paused or stopped.
+        // A deadline that pauses or stops does nothing to a paused or stopped sandbox.
         let to_do = match timers.at_deadline {
             Expiry::Destroy => true,
             Expiry::Pause => sandbox.state == State::Running,

@@ -21,13 +21,13 @@ pub(super) fn insert(entry: &Entry) -> Statement {
 }
 
 impl Store {
-    /// By itself; a change of a sandbox takes its entry along in its own transaction.
+    /// Writes an entry by itself; a change of a sandbox has its entry in its own transaction.
     pub async fn add_audit(&self, entry: &Entry) -> Result<(), Error> {
         self.execute(insert(entry)).await?;
         Ok(())
     }
 
-    /// Whether an entry tells of this action on this subject.
+    /// Whether there is an entry for this action on this subject.
     pub async fn is_audited(&self, action: &str, subject: &str) -> Result<bool, Error> {
         const SQL: &str = "SELECT seq FROM audit_entries WHERE action = $1 AND subject = $2 LIMIT 1";
         let row = sqlx::query(SQL).bind(action).bind(subject).fetch_optional(&self.reads).await?;

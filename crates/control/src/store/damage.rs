@@ -1,4 +1,4 @@
-//! A database file that is cut short or is none: found when it is opened, and named in a sentence.
+//! Finds a truncated or invalid database file when it is opened, and names it.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -6,8 +6,8 @@ use std::path::Path;
 
 use crate::Error;
 
-/// Refuses a file that is shorter than it says itself. SQLite would find out later, page by page. Where a log is left,
-/// the file may be behind it and is judged by SQLite.
+/// Refuses a file that is shorter than its header says. SQLite would find out later, page by page. If there is a log,
+/// the file may be behind it, and SQLite decides.
 pub(super) fn check(file: &Path) -> Result<(), Error> {
     let mut log = file.as_os_str().to_owned();
     log.push("-wal");
@@ -30,7 +30,7 @@ pub(super) fn check(file: &Path) -> Result<(), Error> {
     };
     let number = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
     let told = u64::from(number(28)) * page;
-    // The count of pages holds where both counters agree.
+    // The count of pages is valid if both counters agree.
     if number(24) == number(92) && length < told {
         return Err(damaged(file, &format!("it has {length} bytes and should have {told}")));
     }
@@ -45,7 +45,7 @@ fn damaged(file: &Path, how: &str) -> Error {
     ))
 }
 
-/// What went wrong when it was opened.
+/// Why it could not be opened.
 pub(super) fn name(file: &Path, error: sqlx::Error) -> Error {
     match &error {
         // SQLITE_CORRUPT and SQLITE_NOTADB, with their finer kinds.

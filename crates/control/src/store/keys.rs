@@ -9,7 +9,7 @@ use crate::Error;
 use crate::clock::from_millisecond;
 use crate::key::{Key, Organisation};
 
-/// Whoever follows it looks again at every right that is held.
+/// When it changes, servers check every right that is held.
 const RIGHTS_CHANGED: &str = "INSERT INTO cursors (name, seq) VALUES ('rights', 1) \
      ON CONFLICT (name) DO UPDATE SET seq = cursors.seq + 1";
 
@@ -21,7 +21,7 @@ fn read(row: &AnyRow) -> Result<Key, Error> {
 }
 
 impl Store {
-    /// A key whose organisation is gone is not there.
+    /// `None` also if its organisation is gone.
     pub async fn key_by_hash(&self, hash: &str) -> Result<Option<Key>, Error> {
         const SQL: &str = "SELECT revoked_at, last_used_at, body FROM api_keys WHERE hash = $1 \
              AND EXISTS (SELECT 1 FROM organisations WHERE organisations.id = api_keys.organisation)";
@@ -29,7 +29,7 @@ impl Store {
         row.as_ref().map(read).transpose()
     }
 
-    /// Nothing happens where the same secret is there already.
+    /// Does nothing if the same secret exists.
     pub async fn insert_key(&self, key: &Key, hash: &str) -> Result<(), Error> {
         const SQL: &str = "INSERT INTO api_keys (id, organisation, hash, created_at, body) VALUES ($1, $2, $3, $4, $5) \
              ON CONFLICT (hash) DO NOTHING";
@@ -54,7 +54,7 @@ impl Store {
         rows.iter().map(read).collect()
     }
 
-    /// Whether there was one to revoke.
+    /// Returns whether there was a key to revoke.
     pub async fn revoke_key(&self, organisation: &str, id: &str, now: i64) -> Result<bool, Error> {
         const SQL: &str =
             "UPDATE api_keys SET revoked_at = $1 WHERE organisation = $2 AND id = $3 AND revoked_at IS NULL";
@@ -62,7 +62,7 @@ impl Store {
         self.write_with_rights(revoke).await
     }
 
-    /// Writes whether a key is good, and which servers are configured with it.
+    /// Writes whether a key is valid, and which servers are configured with it.
     pub async fn update_configured_key(&self, key: &Key) -> Result<bool, Error> {
         const SQL: &str = "UPDATE api_keys SET revoked_at = $1, body = $2 WHERE id = $3";
         let revoked = key.revoked_at.map(|at| at.as_millisecond());
@@ -70,13 +70,13 @@ impl Store {
             .await
     }
 
-    /// A change that may end rights: other servers learn of it. Whether it changed anything.
+    /// A change that may end rights: other servers notice it. Returns whether it changed anything.
     pub(super) async fn write_with_rights(&self, first: Statement) -> Result<bool, Error> {
         let told = (self.dialect == Dialect::Postgres).then(|| Statement::other(RIGHTS_CHANGED, []));
         Ok(self.write(Change::new(first).with(told), None).await? == Written::Done)
     }
 
-    /// Tells other servers that rights have ended, where there may be others.
+    /// Lets other servers notice that rights have ended, if there may be others.
     pub async fn note_rights_changed(&self) -> Result<(), Error> {
         if self.dialect == Dialect::Postgres {
             self.execute(Statement::other(RIGHTS_CHANGED, [])).await?;
@@ -84,14 +84,14 @@ impl Store {
         Ok(())
     }
 
-    /// A number that is another one whenever rights have ended.
+    /// A number that changes whenever rights have ended.
     pub async fn changes_of_rights(&self) -> Result<i64, Error> {
         const SQL: &str = "SELECT seq FROM cursors WHERE name = 'rights'";
         let seq: Option<i64> = sqlx::query_scalar(SQL).fetch_optional(&self.reads).await?;
         Ok(seq.unwrap_or(0))
     }
 
-    /// Whether a key is there, not revoked, and its organisation too.
+    /// Whether a key and its organisation exist and it is not revoked.
     pub async fn key_is_good(&self, id: &str) -> Result<bool, Error> {
         const SQL: &str = "SELECT id FROM api_keys WHERE id = $1 AND revoked_at IS NULL \
              AND EXISTS (SELECT 1 FROM organisations WHERE organisations.id = api_keys.organisation)";
@@ -121,7 +121,7 @@ impl Store {
         bodies.iter().map(|body| from_body(body)).collect()
     }
 
-    /// `false` where the id is taken.
+    /// `false` if the id is taken.
     pub async fn insert_organisation(&self, organisation: &Organisation) -> Result<bool, Error> {
         let values =
             [(&organisation.id).into(), organisation.created_at.as_millisecond().into(), to_body(organisation)?.into()];
@@ -134,7 +134,7 @@ impl Store {
         }
     }
 
-    /// `false` where it has sandboxes, or is not there. Its keys open nothing from then on.
+    /// `false` if it has sandboxes or does not exist. Its keys are invalid from then on.
     pub async fn delete_organisation(&self, id: &str) -> Result<bool, Error> {
         const SQL: &str = "DELETE FROM organisations WHERE id = $1 AND NOT EXISTS \
              (SELECT 1 FROM sandboxes WHERE sandboxes.organisation = $2 AND sandboxes.state <> 'destroyed')";

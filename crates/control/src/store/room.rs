@@ -1,9 +1,10 @@
-//! An organisation's maxima where several servers create at once: counted in the database, in the transaction of the change.
+//! An organisation's maxima where several servers create at the same time: counted in the database, in the transaction
+//! of the change.
 //!
-//! One server counts for itself (`ledger`). Where others share the database, each of them has seen only its own creations
-//! of the last moments. There the change first counts the organisation's rows, by an index of those that are alive. Far
-//! from a maximum that is all; near it the servers take turns, from the count to the commit, so that the last place is
-//! given once.
+//! One server counts for itself (`ledger`). Where others share the database, each of them has seen only its own
+//! creations of the last moments. There the change first counts the organisation's rows, by an index of those that are
+//! alive. Far from a maximum that is enough; near it the servers take turns, from the count to the commit, so that the
+//! last place is given only once.
 
 use sqlx::{Any, Connection as _, Row as _, Transaction};
 
@@ -18,7 +19,7 @@ use crate::sandbox::{Sandbox, State};
 /// As many as can be under way at once on all servers together: a server launches 64 at a time.
 const NEAR: u64 = 1000;
 
-/// What must be left of the maxima for a change to happen.
+/// The room that a change needs.
 #[derive(Debug, Clone, Copy)]
 pub struct Room<'a> {
     pub organisation: &'a str,
@@ -47,7 +48,7 @@ impl Room<'_> {
 }
 
 impl Store {
-    /// Carries the change out where there is room for it, or says which maximum is reached.
+    /// Executes the change if there is room for it, or reports which maximum is reached.
     pub(super) async fn write_within(
         &self,
         change: Change,
@@ -87,7 +88,7 @@ async fn carry_out_within(
             .bind(format!("cove quota of {}", room.organisation))
             .execute(&mut *transaction)
             .await?;
-        // Again, with what others have committed meanwhile: each statement sees the newest.
+        // Counts again, with what others have committed meanwhile.
         counts = count(&mut transaction, room.organisation).await?;
     }
     if let Err(refused) = room.check(counts) {

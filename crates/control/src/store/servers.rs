@@ -16,7 +16,7 @@ struct Body {
 }
 
 impl Store {
-    /// What all servers of this database know and nobody else; drawn by the first that asks.
+    /// The secret of all servers of this database; the first one makes it.
     pub async fn peer_secret(&self) -> Result<String, Error> {
         const DRAW: &str = "INSERT INTO secrets (name, secret) VALUES ('peers', $1) ON CONFLICT DO NOTHING";
         self.execute(Statement::other(DRAW, [crate::random::token().into()])).await?;
@@ -24,7 +24,7 @@ impl Store {
         Ok(sqlx::query_scalar(READ).fetch_one(&self.reads).await?)
     }
 
-    /// A sign of life.
+    /// Writes a sign of life.
     pub async fn note_server(&self, id: &str, url: Option<&str>, now: i64) -> Result<(), Error> {
         self.execute_soon(Statement::other(
             "INSERT INTO servers (id, seen_at, body) VALUES ($1, $2, $3) \

@@ -70,7 +70,7 @@ impl Store {
         Ok(())
     }
 
-    /// Those whose sandbox is gone.
+    /// Sessions whose sandbox is gone.
     pub async fn close_sessions_of_destroyed(&self, now: i64) -> Result<(), Error> {
         const SQL: &str = "UPDATE sessions SET closed_at = $1 WHERE closed_at IS NULL AND EXISTS \
              (SELECT 1 FROM sandboxes WHERE sandboxes.id = sessions.sandbox AND sandboxes.state = 'destroyed')";
@@ -94,7 +94,8 @@ impl Store {
         Ok(sqlx::query_scalar(SQL).bind(sandbox).fetch_optional(&self.reads).await?)
     }
 
-    /// With its journal, piece by piece so that nobody waits long to write, and the list of its artifacts.
+    /// Removes a session with its journal, in small pieces so that other writers do not wait long, and the list of its
+    /// artifacts.
     pub async fn remove_session(&self, session: &str) -> Result<(), Error> {
         const PIECE: &str = "DELETE FROM journal_entries WHERE session = $1 AND seq < \
              (SELECT MIN(seq) + 256 FROM journal_entries WHERE session = $1)";
@@ -104,7 +105,7 @@ impl Store {
         Ok(())
     }
 
-    /// Says how many bytes it wrote. Of a session that was removed meanwhile nothing comes back.
+    /// Returns how many bytes it wrote. Writes nothing if the session was removed meanwhile.
     pub async fn add_journal(&self, session: &str, entries: &[JournalEntry]) -> Result<i64, Error> {
         const FIRST: &str = "INSERT INTO journal_entries (session, seq, at, body) \
              SELECT id, CAST($2 AS BIGINT), CAST($3 AS BIGINT), CAST($4 AS TEXT) FROM sessions WHERE id = $1";
@@ -131,7 +132,7 @@ impl Store {
         Ok(bytes.unwrap_or(0))
     }
 
-    /// Removes the oldest entries, so many bytes of them or a little more. Says how many.
+    /// Removes the oldest entries, this many bytes or a little more. Returns how many.
     pub async fn shorten_journal(&self, session: &str, surplus: i64) -> Result<i64, Error> {
         const OLDEST: &str = "SELECT seq, CAST(OCTET_LENGTH(body) AS BIGINT) AS bytes FROM journal_entries \
              WHERE session = $1 ORDER BY seq LIMIT 256";

@@ -1,6 +1,6 @@
-//! Statements that are put together from what a caller asks for.
+//! Statements built from what a caller asks for.
 
-/// A statement that grows with its conditions. Text is ours alone; what callers sent is bound.
+/// A statement with optional conditions. Its text is constant; callers' values are bound.
 pub(super) struct Sql {
     pub(super) text: String,
     pub(super) binds: Vec<String>,

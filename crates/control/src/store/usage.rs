@@ -1,4 +1,4 @@
-//! What was used, in spans of an unchanging rate.
+//! What was used, in spans of a constant rate.
 
 use serde::{Deserialize, Serialize};
 use sqlx::Row;
@@ -9,7 +9,7 @@ use super::{Store, from_body, to_body};
 use crate::Error;
 use crate::clock::{Timestamp, from_millisecond};
 
-/// So much was held from then until then.
+/// A span: how much was used, from when until when.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Span {
     pub organisation: String,
@@ -20,7 +20,7 @@ pub struct Span {
     pub rate: Rate,
 }
 
-/// What a sandbox holds in its present state.
+/// What a sandbox uses in its current state.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Rate {
     pub cpus: f64,

@@ -1,4 +1,4 @@
-//! Webhooks in the store, and how far their deliverer has come.
+//! Webhooks in the store, and up to which event they are done.
 
 use super::change::Statement;
 use super::{Store, from_body, to_body};
@@ -20,7 +20,7 @@ impl Store {
         Ok(())
     }
 
-    /// Of one organisation, or of all.
+    /// The webhooks of one organisation, or of all.
     pub async fn webhooks(&self, organisation: Option<&str>) -> Result<Vec<Webhook>, Error> {
         let bodies: Vec<String> = match organisation {
             Some(organisation) => {

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why no limits can be had on this host, and what would change that.
+/// Why this host has no limits, and what would change that.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}; {remedy}")]
 pub struct Absent {
@@ -46,8 +46,7 @@ impl Error {
         }
     }
 
-    /// Whether somebody removed the group meanwhile: the kernel says ENODEV for a file that was open by then, ENOENT for one that
-    /// was not.
+    /// Whether the group was removed meanwhile: the kernel returns ENODEV for an open file, ENOENT otherwise.
     pub fn is_gone(&self) -> bool {
         let gone = [rustix::io::Errno::NODEV, rustix::io::Errno::NOENT];
         self.errno().is_some_and(|errno| gone.iter().any(|gone| gone.raw_os_error() == errno))

@@ -43,7 +43,7 @@ pub(super) fn keyed(text: &str, key: &str) -> u64 {
 pub(super) fn read_pids(path: &Path) -> Result<Vec<u32>, Error> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(text.lines().filter_map(|line| line.trim().parse().ok()).filter(|pid| *pid != 0).collect()),
-        // The directory went away between two looks: nobody is in it.
+        // The directory was removed meanwhile: nobody is in it.
         Err(error)
             if error.kind() == ErrorKind::NotFound
                 || error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) =>

@@ -1,4 +1,4 @@
-//! One sandbox's control group: what the engine does with it all day.
+//! One sandbox's control group, and its operations.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -24,14 +24,14 @@ pub struct Group {
 }
 
 /// What a launcher needs to put its child into the group: it writes `0` into each of `tasks` as the child, and passes
-/// `directory` to clone3 with `CLONE_INTO_CGROUP`. A hybrid host has both. Of `windows` it joins one: best the one whose
-/// processors it is running on, and [`Group::sit`] is told which.
+/// `directory` to clone3 with `CLONE_INTO_CGROUP`. A hybrid host has both. It joins one of `windows`: best the one
+/// whose processors it is running on, and passes it to [`Group::sit`].
 #[derive(Debug, Default)]
 pub struct Entry {
     pub tasks: Vec<OwnedFd>,
     pub windows: Vec<Window>,
     pub directory: Option<OwnedFd>,
-    /// Where the kernel counts whom it killed for want of memory, open for reading: for the guest, who tells its processes' ends.
+    /// The kernel's count of out-of-memory kills, open for reading: the guest reports it with its processes' ends.
     pub kills: Option<OwnedFd>,
 }
 
@@ -59,7 +59,7 @@ pub struct Usage {
     pub memory_cache: u64,
     /// The most ever in use, cache included.
     pub memory_peak: u64,
-    /// Processes killed for want of memory.
+    /// Processes that the out-of-memory killer ended.
     pub memory_kills: u64,
     pub pids: u64,
 }
@@ -132,7 +132,7 @@ impl Group {
         }
     }
 
-    /// How many processors `nproc` tells inside, where the group has fewer than the machine.
+    /// How many processors `nproc` shows inside, if the group has fewer than the machine.
     pub fn processors(&self) -> Option<usize> {
         self.lock_seat().as_ref().map(Seat::width)
     }
@@ -193,7 +193,7 @@ impl Group {
         }
     }
 
-    /// How many processes the kernel has killed here for want of memory.
+    /// How many processes the out-of-memory killer has ended here.
     pub fn memory_kills(&self) -> Result<u64, Error> {
         match &self.inner.tree {
             Tree::V1(tree) => tree.memory_kills(&self.name),
@@ -202,7 +202,7 @@ impl Group {
         }
     }
 
-    /// The process that holds most memory at this moment; who did when memory ran out is told by [`super::MemoryWatch`].
+    /// The process that uses most memory now; [`super::MemoryWatch`] reports the largest one when memory ran out.
     pub fn largest_process(&self) -> Result<Option<LargestProcess>, Error> {
         Ok(largest::sample(&self.pids()?).largest)
     }

@@ -1,7 +1,8 @@
-//! Whom the kernel killed for want of memory, in its own words.
+//! Reads from the kernel's log which processes the out-of-memory killer ended.
 //!
-//! Two lines of `/dev/kmsg` tell of a kill. The first names the group, but at most ten such reports come in five seconds;
-//! the second comes always, and its user id is the host's number for it, by which a sandbox with a range of its own is known:
+//! Two lines of `/dev/kmsg` report a kill. The first names the group, but at most ten such reports come in five
+//! seconds; the second comes always, and its user id is the host's number for it, by which a sandbox with a range of
+//! its own is known:
 //! ```text
 //!   oom-kill:constraint=CONSTRAINT_MEMCG,…,task_memcg=/cove/k3f…,task=python3,pid=4711,uid=1000000
 //!   Memory cgroup out of memory: Killed process 4711 (python3) total-vm:219044kB, anon-rss:64320kB, file-rss:…, UID:1000000 …
@@ -21,7 +22,7 @@ use crate::state::LargestProcess;
 /// Longer than any record: the kernel refuses to read one in parts.
 const RECORD: usize = 8 << 10;
 
-/// Who is numbered as the kernel's log numbers: not a process in a pid namespace of its own, a container's say.
+/// Whether our pids are those of the kernel's log: not in a pid namespace of our own, as in a container.
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +36,7 @@ pub(super) struct Kill {
 }
 
 impl Kill {
-    /// By its group, where that was told; else by the ids that only this sandbox has.
+    /// By its group, if that was reported; otherwise by the ids that only this sandbox has.
     pub(super) fn was_in(&self, directory: &Path, uids: Option<&Range<u32>>) -> bool {
         match &self.group {
             Some(group) => is_tail(directory, Path::new(group)),
@@ -44,7 +45,7 @@ impl Kill {
     }
 }
 
-/// Whether the last two names are the same: a realm is called so only once, wherever its tree is mounted.
+/// Whether the last two names are the same: a realm's name is unique, wherever its tree is mounted.
 fn is_tail(directory: &Path, group: &Path) -> bool {
     let tail = |path: &Path| Some((path.parent()?.file_name()?.to_owned(), path.file_name()?.to_owned()));
     tail(directory).is_some_and(|own| tail(group) == Some(own))
@@ -65,7 +66,7 @@ struct Announced {
 }
 
 impl KernelLog {
-    /// What is written from now on; `None` where the log is not ours to read (it takes CAP_SYSLOG on most hosts).
+    /// The log from now on; `None` where we may not read it (most hosts require CAP_SYSLOG).
     pub(super) fn open() -> Option<KernelLog> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = rustix::fs::open("/dev/kmsg", flags, Mode::empty()).ok()?;
@@ -79,14 +80,14 @@ impl KernelLog {
         &self.file
     }
 
-    /// The kills told since the last look.
+    /// The kills since the last read.
     pub(super) fn read(&mut self) -> Vec<Kill> {
         let mut kills = Vec::new();
         let mut record = [0; RECORD];
         loop {
             match rustix::io::read(&self.file, &mut record) {
                 Ok(length @ 1..) => kills.extend(self.take(&record[..length])),
-                // EPIPE: what we were to read next was overwritten; the read after it goes on with what is there.
+                // EPIPE: the next entries were overwritten; the next read continues with what is there.
                 Err(Errno::INTR | Errno::PIPE) => {}
                 Ok(0) | Err(_) => return kills,
             }
@@ -112,7 +113,7 @@ impl KernelLog {
 }
 
 fn announcement(text: &str) -> Option<Announced> {
-    // Up to here no word is the sandbox's; the process's name follows, and after it numbers again.
+    // Up to here the sandbox controls nothing; the process's name follows, and after it numbers again.
     let (group, rest) = text.split_once(",task_memcg=")?.1.split_once(",task=")?;
     let pid = rest.rsplit_once(",pid=")?.1.split(',').next()?.parse().ok()?;
     Some(Announced { pid, group: group.to_owned() })

@@ -1,10 +1,10 @@
-//! Who holds most of a group's memory, read from `/proc`.
+//! The process that uses most of a group's memory, from `/proc`.
 
 use std::fs;
 
 use crate::state::LargestProcess;
 
-/// What one look at a group's processes showed.
+/// One reading of a group's processes.
 #[derive(Debug, Default)]
 pub(super) struct Sample {
     /// The one with most resident memory.
@@ -19,7 +19,7 @@ pub(super) struct Sample {
 pub(super) fn sample(pids: &[u32]) -> Sample {
     let mut sample = Sample::default();
     for pid in pids {
-        // Gone between two looks: nothing to tell of it.
+        // It ended meanwhile: nothing to report.
         let (Some(memory), Some(name)) = (resident(*pid), name(*pid)) else { continue };
         sample.resident += memory;
         if memory == 0 {
@@ -32,7 +32,7 @@ pub(super) fn sample(pids: &[u32]) -> Sample {
 }
 
 /// What is its own and charged to its group: anonymous and shared memory, not the pages of programs and libraries. A
-/// process that has let go of its memory, or never had any, has no such lines.
+/// process that has freed its memory, or never had any, has no such lines.
 fn resident(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let kilobytes = |key: &str| {
@@ -42,7 +42,7 @@ fn resident(pid: u32) -> Option<u64> {
     Some((kilobytes("RssAnon:").unwrap_or(0) + kilobytes("RssShmem:").unwrap_or(0)) * 1024)
 }
 
-/// The sandbox chooses this name: up to 15 bytes of anything. What is not printable does not come through.
+/// The sandbox chooses this name: up to 15 bytes of anything. Unprintable characters are dropped.
 fn name(pid: u32) -> Option<String> {
     let bytes = fs::read(format!("/proc/{pid}/comm")).ok()?;
     Some(printable(bytes.strip_suffix(b"\n").unwrap_or(&bytes)))

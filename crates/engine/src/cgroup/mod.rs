@@ -9,7 +9,7 @@
 //! machine (`cgroup_procs_write_start`), where writing `0` to a v1 `tasks` file costs 20 µs (Linux 6.0) and being born into
 //! a v2 group (`CLONE_INTO_CGROUP`, Linux 5.7) about as much.
 //!
-//! One engine's groups lie in one directory, its realm, so that two engines on a host never sweep each other's.
+//! One engine's groups are in one directory, its realm, so that two engines on a host never sweep each other's.
 
 mod error;
 mod file;
@@ -57,7 +57,8 @@ pub struct Hierarchy {
 #[derive(Debug)]
 struct Inner {
     tree: Tree,
-    /// On the landmark, shared by all that use the realm; who gets it alone removes the empty directories, the landmark last.
+    /// A lock on the landmark, shared by all engines of the realm; an engine that gets it alone removes the empty
+    /// directories, the landmark last.
     lock: Option<File>,
 }
 
@@ -151,7 +152,7 @@ impl Hierarchy {
         let seat = self.inner.tree.seat(limits.cpus);
         let group = Group::new(&self.inner, name, seat, opened);
         if let Err(error) = group.write(limits, Fresh::Yes) {
-            // The first error is the one to tell; what stays is found by the sweep.
+            // The first error is the one to report; the sweep finds what stays.
             let _ = group.remove();
             return Err(error);
         }
@@ -167,8 +168,8 @@ impl Hierarchy {
         Some(Group::new(&self.inner, name, seat, None))
     }
 
-    /// Makes one ahead of its sandbox; for a thread of the background. What an engine that was killed had ready is taken
-    /// away before the first. Only v1 can give a group another name.
+    /// Makes one ahead of its sandbox; for a thread of the background. Groups that a killed engine had made are removed
+    /// before the first. Only v1 can rename a group.
     pub fn make_ready(&self) -> Result<(), Error> {
         match &self.inner.tree {
             Tree::V1(tree) => tree.make_ready(),
@@ -184,8 +185,8 @@ impl Hierarchy {
         }
     }
 
-    /// Every group of this realm, with or without processes: what the sweep goes by. Groups that a crash left in
-    /// only some of the v1 trees are among them.
+    /// Every group of this realm, with or without processes: the sweep uses this list. Groups that a crash left in only
+    /// some of the v1 trees are among them.
     pub fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = self.inner.tree.search().into_iter().flat_map(subdirectories).collect();
         names.sort();
@@ -293,7 +294,7 @@ impl Deadline {
         Deadline { end: Instant::now() + patience, pause: std::cell::Cell::new(Duration::from_micros(100)) }
     }
 
-    /// Who was killed dies in its own share of the processors, of which a busy host leaves it little.
+    /// A killed process dies within its own share of the processors, which is small on a busy host.
     fn of_the_killed() -> Deadline {
         Deadline::after(Duration::from_secs(30))
     }
@@ -342,8 +343,8 @@ fn share(landmark: &Path) -> Result<File, Error> {
     }
 }
 
-/// All sandboxes together leave the host some of its process numbers, whatever each of them may have. An ordinary user's realm may
-/// be bounded by whoever delegated it.
+/// All sandboxes together leave the host some of its process numbers, whatever each of them may have. The one who
+/// delegated an ordinary user's realm may have limited it.
 fn bound_all(base: &Path) -> Result<(), Error> {
     match file::write(&base.join("pids.max"), &Processes::of_the_host().most_of_all().to_string()) {
         Err(_) if !crate::privilege::is_host_root() => Ok(()),

@@ -1,9 +1,9 @@
 //! Which processors a sandbox may use.
 //!
-//! A limit of whole processors is held by a cpuset alone: `nproc` inside tells the truth, and no bandwidth quota is
-//! needed, whose setting makes the kernel walk every task group of the machine (`tg_set_bandwidth`, 5 % of all processor time
-//! at 5,000 sandboxes). A limit with a fraction has a cpuset of the next whole number and a quota for the rest. A
-//! limit of the whole machine has neither. Where there is no cpuset controller the quota does it all and `nproc` lies.
+//! A cpuset alone enforces a limit of whole processors: `nproc` inside shows it, and no bandwidth quota is needed,
+//! which would make the kernel walk every task group of the machine (`tg_set_bandwidth`, 5 % of all processor time at
+//! 5,000 sandboxes). A limit with a fraction has a cpuset of the next whole number and a quota for the rest. A limit of
+//! the whole machine has neither. Without a cpuset controller the quota does everything, and `nproc` shows the machine.
 //!
 //! The price: a sandbox stays on the processors it was given, so it is seated where the fewest others were promised
 //! processor time.
@@ -11,7 +11,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Each is a descriptor in the launch's packet, which has room for so many and its layers.
+/// Each is a descriptor in the launch's packet, which also carries the layers.
 const MOST_CHOICES: usize = 64;
 
 /// Thousandths of a processor promised, by position in `numbers`.
@@ -89,7 +89,7 @@ impl Processors {
         parts.iter().map(part).collect::<Vec<_>>().join(",")
     }
 
-    /// The seat a sandbox of an earlier life of the server has, told by its kernel list.
+    /// The seat of a sandbox that an earlier server started, from the kernel's list.
     pub(super) fn seat_at(self: &Arc<Self>, list: &str, cpus: f64) -> Option<Seat> {
         let wanted = parse_list(list);
         let start = self.numbers.iter().position(|number| Some(number) == wanted.first())?;
@@ -110,8 +110,8 @@ impl Seat {
         self.processors.list(&self.positions)
     }
 
-    /// This place, then those where no more was promised to others: a process that takes the one it happens to run in
-    /// need not move, and on a busy machine a move means standing in line again (measured: 3 ms).
+    /// This place, then those where no more was promised to others: a process that takes the one it already runs on
+    /// does not move; on a busy machine a move means queueing again (measured: 3 ms).
     pub(super) fn choices(&self) -> Vec<Choice> {
         let promised = self.processors.promised.lock().unwrap_or_else(PoisonError::into_inner);
         let load = |start: usize| promised[start..start + self.width()].iter().sum::<u64>();
@@ -147,11 +147,11 @@ impl Drop for Seat {
 
 /// How many processors `nproc` shows for a limit.
 pub(super) fn whole(cpus: f64) -> usize {
-    // Rounding noise of a sum such as 0.1 * 10 shall not cost a processor.
+    // Rounding noise of a sum such as 0.1 * 10 must not cost a processor.
     ((cpus - 1e-6).ceil().max(1.0)) as usize
 }
 
-/// Whether a seat of so many processors alone holds the limit.
+/// Whether a seat of this many processors alone enforces the limit.
 pub(super) fn held_by_seat(cpus: f64, width: usize) -> bool {
     (cpus - width as f64).abs() < 1e-6 || cpus > width as f64
 }

@@ -1,8 +1,9 @@
 //! Groups of the first version that are made before anybody needs them.
 //!
 //! Making one costs a launch a quarter of a millisecond; giving one a name costs a tenth of that (rename(2) of a group
-//! works in v1 only: a v2 tree beside them is made for its sandbox). A group that is ready is called `ready-` and a mark of the
-//! process that made it: no sandbox is called so, and whoever comes later sees whether that process still lives.
+//! works in v1 only: a v2 tree beside them is made for its sandbox). A group that is ready is called `ready-` and a
+//! mark of the process that made it: no sandbox has such a name, and a later engine sees whether that process still
+//! lives.
 
 use std::fs;
 use std::path::PathBuf;
@@ -38,7 +39,7 @@ impl Ready {
         self.lock().push((name, opened));
     }
 
-    /// Gives one that is ready its name. `None` where there is none, or the name is taken: then making one tells why.
+    /// Renames a ready group. `None` where there is none, or the name is taken: then making a new one reports why.
     pub(super) fn take(&self, bases: &[&PathBuf], name: &str) -> Option<Opened> {
         let (ready, opened) = self.lock().pop()?;
         let named = bases.iter().take_while(|base| fs::rename(base.join(&ready), base.join(name)).is_ok()).count();
@@ -46,7 +47,7 @@ impl Ready {
             return Some(opened);
         }
         for (at, base) in bases.iter().enumerate() {
-            // What cannot be removed is found by the sweep, or by the next engine.
+            // The sweep or the next engine finds what cannot be removed.
             let _ = fs::remove_dir(base.join(if at < named { name } else { ready.as_str() }));
         }
         None
@@ -61,7 +62,7 @@ impl Ready {
         }
     }
 
-    /// Takes away, once, what engines that were killed had ready.
+    /// Removes, once, groups that killed engines had made ahead.
     pub(super) fn clear_of_the_dead(&self, bases: &[&PathBuf]) {
         self.cleared.call_once(|| {
             for base in bases {

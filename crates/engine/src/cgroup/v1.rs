@@ -143,7 +143,7 @@ impl Tree {
         };
         if let Some(unified) = &self.unified {
             let made = self.make(&[unified], name).and_then(|()| file::open_for_reading(&unified.join(name)));
-            // The first error is the one to tell; what stays is found by the sweep.
+            // The first error is the one to report; the sweep finds what stays.
             opened.directory = Some(made.inspect_err(|_| drop(self.remove(name, &Deadline::default())))?);
         }
         Ok(Some(opened))
@@ -155,7 +155,7 @@ impl Tree {
         self.make(&self.renamable(), &name)?;
         let opened = self.open_tasks(&name).and_then(|tasks| Ok((tasks, self.open_kills(&name)?)));
         let (tasks, kills) = opened.inspect_err(|_| {
-            // The first error is the one to tell; what stays the next engine finds.
+            // The first error is the one to report; the next engine finds what stays.
             let _ = self.remove(&name, &Deadline::default());
         })?;
         self.ready.add(name, Opened { tasks, directory: None, kills: Some(kills) });
@@ -166,7 +166,7 @@ impl Tree {
         self.ready.count()
     }
 
-    /// Takes away what is ready.
+    /// Removes ready groups.
     pub(super) fn let_go(&self) {
         self.ready.clear(&self.renamable());
     }
@@ -237,8 +237,8 @@ impl Tree {
         })
     }
 
-    /// What sockets hold is not part of `memory.limit_in_bytes` here, other than in v2: without this a sandbox of 128 MiB
-    /// holds gigabytes, and all that `tcp_mem` leaves to the whole host.
+    /// Unlike in v2, `memory.limit_in_bytes` does not include socket memory: without this a sandbox of 128 MiB could
+    /// use gigabytes, up to `tcp_mem` of the whole host.
     fn set_socket_memory(&self, name: &str, memory: u64) -> Result<(), Error> {
         let file = self.memory.join(name).join("memory.kmem.tcp.limit_in_bytes");
         // A kernel without CONFIG_INET's accounting has no such file.
@@ -283,8 +283,8 @@ impl Tree {
         let window = base.join(format!("cpus-{list}"));
         let cpus = window.join("cpuset.cpus");
         let is_set = |text: &String| !text.trim().is_empty();
-        // Another engine of the realm may have made it a moment ago and not filled it in yet: nobody can join it so (ENOSPC).
-        // Both write the same.
+        // Another engine of the realm may have made it a moment ago and not filled it in yet: such a group cannot be
+        // joined (ENOSPC). Both write the same.
         if !fs::read_to_string(&cpus).is_ok_and(|text| is_set(&text)) {
             make_directory(&window)?;
             file::write(&window.join("cpuset.mems"), file::read(&base.join("cpuset.mems"))?.trim())?;
@@ -395,7 +395,7 @@ impl Tree {
                 // ESRCH: gone by itself, which is what was wanted.
                 let _ = kill_process(pid, Signal::KILL);
             }
-            // Gone where its last process was, and somebody removed it.
+            // The group was removed after its last process ended.
             if frozen
                 && let Err(error) = self.thaw(name)
                 && !error.is_gone()
@@ -449,8 +449,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Removes the empty directories that groups were made in. The caller has the landmark's lock alone; the landmark goes
-    /// last, since from then on the lock holds nobody back.
+    /// Removes the empty directories that groups were made in. The caller has the landmark's lock alone; the landmark
+    /// is removed last, because the lock has no effect after that.
     pub(super) fn tidy(&self) {
         if let Some(cpuset) = &self.cpuset {
             for entry in fs::read_dir(cpuset).into_iter().flatten().flatten() {
@@ -474,7 +474,7 @@ pub(super) enum Fresh {
     No,
 }
 
-/// Whether any disk has the one scheduler that looks at weights: without it another group to join would be for nothing.
+/// Whether any disk has the scheduler that uses weights: without it, joining another group is useless.
 pub(crate) fn honours_weights() -> bool {
     let disks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     // What is in memory or a file has no scheduler of its own that counts.
@@ -539,7 +539,7 @@ fn may_enter(mounted: &Mounted, group: &Path) -> bool {
     file::is_writable(&above.join("cgroup.procs"))
 }
 
-/// A v1 cpuset starts empty, and nobody can join it so: it gets all that its parent has.
+/// A v1 cpuset starts empty and cannot be joined: it gets everything that its parent has.
 fn inherit_cpuset(base: &Path) -> Result<(), Error> {
     for (own, parents) in [("cpuset.cpus", "cpuset.effective_cpus"), ("cpuset.mems", "cpuset.effective_mems")] {
         let parent = base.parent().unwrap_or(base);

@@ -33,7 +33,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Where the realm's groups lie, and what all engines of the realm lock.
+    /// The directory of the realm's groups, which all engines of the realm lock.
     pub(super) fn landmark_of(layout: &Layout, realm: &str) -> Result<PathBuf, Error> {
         let mounted = layout.v2.as_ref().ok_or_else(|| Absent {
             reason: "no control groups are mounted".into(),
@@ -137,7 +137,8 @@ impl Tree {
         }
     }
 
-    /// As an ordinary user a limit without its controller is not set: the engine has refused it or told (see `hold`).
+    /// For an ordinary user a limit without its controller is not set: the engine has refused or reported it (see
+    /// `hold`).
     fn holds(&self, limit: &'static str, controller: &'static str) -> Result<bool, Error> {
         match self.require(limit, controller) {
             Err(_) if !crate::privilege::is_host_root() => Ok(false),
@@ -255,7 +256,7 @@ pub(super) fn kill(group: &Path) -> Result<(), Error> {
     }
 }
 
-/// Who may be asked for a subtree: our own group where it was delegated to us, else the top of the tree as root.
+/// Where a subtree may be made: below our own group if it was delegated to us, or at the top of the tree as root.
 fn parent(mounted: &Mounted, realm: &str) -> Result<PathBuf, Absent> {
     let own = mounted.own.as_ref().map(|own| mounted.at.join(own)).map(|own| {
         // A server that has stepped aside already, or one of its children.

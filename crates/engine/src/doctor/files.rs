@@ -176,7 +176,8 @@ pub fn room(data: &Path) -> Finding {
     }
 }
 
-/// What a disk limit can stand on, short of the data directory's own filesystem, which the engine looks at when it opens it.
+/// What can enforce a disk limit, besides the data directory's own filesystem, which the engine checks when it opens
+/// it.
 fn disk_limits() -> Finding {
     let name = "disk limits";
     if !is_root() {

@@ -1,4 +1,4 @@
-//! Control groups: one is made with limits, frozen, asked, killed and taken away.
+//! Control groups: makes one with limits, freezes, reads, kills and removes it.
 
 use super::Finding;
 use crate::cgroup::{Error, Group, Hierarchy, Layout, Version, honours_weights};

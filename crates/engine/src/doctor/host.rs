@@ -140,7 +140,7 @@ fn descriptors() -> Finding {
     )
 }
 
-/// The pattern is one for all: a pipe in it starts a program of the host as root, with the sandbox's words.
+/// The pattern is one for all: a pipe in it starts a program of the host as root, with arguments from the sandbox.
 fn core_dumps() -> Finding {
     let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     match pattern.trim().strip_prefix('|') {

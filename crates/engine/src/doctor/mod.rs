@@ -1,4 +1,4 @@
-//! What this host can do for sandboxes, what is missing, and how to get it.
+//! What this host can do, what is missing, and how to get it.
 //!
 //! The kernel is asked, not its version: each facility is tried, in a throwaway child where trying leaves traces. A
 //! distribution's kernel has things back-ported and things switched off, and a container has neither of what its host has.
@@ -12,7 +12,7 @@ mod ordinary;
 pub use files::room;
 use serde::{Deserialize, Serialize};
 
-/// One thing looked at.
+/// One check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     pub name: String,

@@ -59,7 +59,7 @@ pub(super) fn firewall() -> Finding {
     let made = if is_root() {
         namespace::create(namespace::Kind::Egress).map(drop).map_err(|error| error.to_string())
     } else {
-        // The child tells a number alone.
+        // The child returns only a number.
         super::ordinary::at_home(|| {
             namespace::create(namespace::Kind::Egress).map(drop).map_err(network::Error::into_io)
         })

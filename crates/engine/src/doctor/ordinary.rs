@@ -1,4 +1,4 @@
-//! What holds for somebody without root. Everything is tried by moving home (see [`crate::privilege`]) in a child.
+//! What works without root. Everything is tried in a child that enters its home (see [`crate::privilege`]).
 
 use std::fs;
 use std::io;

@@ -1,4 +1,4 @@
-//! Reading DNS messages, as far as the proxy must: what is asked, which addresses are answered, how to say no.
+//! Parses DNS messages, as far as the proxy must: the question, the addresses of the answer, and refusals.
 //!
 //! Questions come from the sandbox and answers from the network: both are hostile. Every read is checked, every loop is
 //! bounded by the message's length, nothing is followed backwards.
@@ -15,7 +15,7 @@ const LONGEST_NAME: usize = 255;
 /// A zone transfer is no question about a name.
 const TRANSFERS: [u16; 2] = [251, 252];
 
-/// What somebody wants to know.
+/// A question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
     /// In lower case, labels joined by dots, without the last one.
@@ -25,7 +25,7 @@ pub struct Question {
     end: usize,
 }
 
-/// A message that is not passed on, with the code its sender is told.
+/// A message that is not passed on, with the code of its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unanswerable(pub u8);
 
@@ -139,7 +139,7 @@ fn read_record(message: &[u8], mut at: usize) -> Option<(Option<IpAddr>, usize)>
     Some((address, at + 10 + length))
 }
 
-/// An answer that says no, so that the asker need not wait for a timeout.
+/// A refusal, so that the client does not wait for a timeout.
 pub fn refusal(query: &[u8], code: u8) -> Vec<u8> {
     let mut answer = vec![0; HEADER];
     let copied = query.len().min(HEADER);

@@ -35,14 +35,14 @@ const TABLE: &str = "cove";
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// Whether this kernel speaks IPv6 at all (`ipv6.disable=1` takes its hooks away).
+/// Whether this kernel speaks IPv6 at all (`ipv6.disable=1` removes its hooks).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ipv6 {
     Present,
     Absent,
 }
 
-/// The whole rule set for a sandbox that has `own` as its address and whose traffic shall arrive at `proxy`.
+/// The whole rule set for a sandbox that has `own` as its address and whose traffic goes to `proxy`.
 pub fn redirect_everything(own: Ipv4Addr, proxy: SocketAddrV4, ipv6: Ipv6) -> Batch {
     use Expression::{Accept, DestinationIs, DestinationPortIs, ProtocolIs, SourceIs, TranslateTo, Untracked};
     let own = own.octets();
@@ -90,7 +90,7 @@ enum Family {
     V6 = 10,
 }
 
-/// What a chain does, when in the packet's way, and what becomes of a packet that no rule decided.
+/// What a chain does, at which hook, and its policy for packets that no rule decides.
 struct Chain {
     kind: &'static str,
     priority: i32,

@@ -44,8 +44,8 @@ pub const RESOLVER: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
 /// while the server is away: see [`FIRST_OPEN_PORT`].
 pub(super) const PROXY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(127, 200, 0, 1), 1);
 
-/// Ports from here on can be bound by anybody inside, as in a container: a web server on 80 needs no root. Below it lies
-/// only the proxy's.
+/// Ports from here on can be bound by anybody inside, as in a container: a web server on 80 needs no root. Only the
+/// proxy's port is below it.
 const FIRST_OPEN_PORT: &str = "2";
 
 /// A namespace, and the proxy's sockets in it where it has egress.
@@ -55,7 +55,7 @@ pub struct Ready {
     pub listening: Option<Listening>,
 }
 
-/// As [`create`], with the proxy's sockets open: all that a launch would have to go inside for.
+/// As [`create`], with the proxy's sockets open, so that a launch need not enter the namespace.
 pub fn make_ready(kind: Kind) -> Result<Ready, Error> {
     in_thread_of_its_own(move || {
         let namespace = create_here(kind)?;
@@ -142,7 +142,7 @@ fn settings() -> [(&'static str, &'static str); 6] {
         // Buffers of the kernel's, which no cgroup of the sandbox pays for. Nothing inside is far away: these are large enough.
         ("sys/net/ipv4/tcp_rmem", "4096 131072 1048576"),
         ("sys/net/ipv4/tcp_wmem", "4096 65536 1048576"),
-        // What is over is forgotten soon.
+        // Finished connections are dropped from tracking soon.
         ("sys/net/netfilter/nf_conntrack_tcp_timeout_time_wait", "5"),
         ("sys/net/netfilter/nf_conntrack_udp_timeout", "10"),
     ]

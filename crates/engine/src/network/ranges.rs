@@ -75,7 +75,7 @@ const V6: [(Ipv6Addr, u8, Class); 11] = [
     (Ipv6Addr::new(0x2001, 0x10, 0, 0, 0, 0, 0, 0), 28, Class::Reserved),
 ];
 
-/// The special range an address lies in, with its network; nothing for the open internet.
+/// The special range of an address, with its network; `None` for a public address.
 pub fn special(address: IpAddr) -> Option<(IpAddr, u8, Class)> {
     match address {
         IpAddr::V4(_) => {

@@ -1,6 +1,6 @@
 //! Targets as people write them: `1.2.3.4`, `10.0.0.0/8`, `10.0.0.0/8:443`, `[2001:db8::]/32`, `[2001:db8::1]:443`.
 //!
-//! An IPv6 address stands in brackets where a port follows, as in a URL; alone it may stand without.
+//! An IPv6 address needs brackets before a port, as in a URL; alone it may go without.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -59,7 +59,7 @@ fn parse(text: &str) -> Result<Target, String> {
     Ok(target)
 }
 
-/// What a target must fulfil however it came to be: `Target` is also read from JSON.
+/// The rules for every target: `Target` is also read from JSON.
 pub(super) fn check(target: &Target) -> Result<(), String> {
     if target.prefix > width(target.address) {
         return Err(format!("a prefix of {} is longer than the address", target.prefix));

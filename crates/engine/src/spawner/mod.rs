@@ -47,10 +47,10 @@ pub(crate) fn run(socket: &OwnedFd, guest: Guest) -> i32 {
     }
 }
 
-/// Where a spawner has the guest from.
+/// Where a spawner gets the guest from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Guest {
-    /// It is told ([`Request::Guest`]): one copy in memory serves all.
+    /// By a message ([`Request::Guest`]): one copy in memory serves all.
     Given,
     /// It makes its own copy: it is the only one.
     Own,

@@ -1,4 +1,4 @@
-//! What the engine and a spawner say to each other: one JSON message per packet, descriptors beside it.
+//! The protocol between the engine and a spawner: one JSON message per packet, with descriptors.
 //!
 //! A message names its descriptors by their place in the packet ([`Slot`]): a spawner has an empty root and can open
 //! nothing by itself.
@@ -67,7 +67,7 @@ pub enum Request {
     Launch(Box<Launch>),
 }
 
-/// A sandbox to start; everything it is made of lies in the packet's descriptors.
+/// A sandbox to start; the packet's descriptors are everything that it is made of.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Launch {
     pub user_namespace: Slot,
@@ -77,13 +77,13 @@ pub struct Launch {
     pub cgroup: Cgroup,
     /// The root comes first; each next one is mounted inside it.
     pub overlays: Vec<Overlay>,
-    /// What the sandbox writes: one mount that holds every overlay's upper and work directory.
+    /// The sandbox's storage: one mount with every overlay's upper and work directory.
     pub storage: Slot,
     /// Detached mounts and where they go.
     pub mounts: Vec<Attach>,
     /// On system calls.
     pub rules: Rules,
-    /// Files of the root that are written before it is entered: its name, who answers for names.
+    /// Files of the root that are written before it is entered: its name, its resolver.
     pub files: Vec<(String, String)>,
     pub hostname: String,
     /// The engine's number for the sandbox's user 0.
@@ -107,7 +107,7 @@ pub struct Launch {
     pub configuration: String,
 }
 
-/// What becomes of the supplementary groups that the engine has.
+/// What happens to the engine's supplementary groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Groups {
     Dropped,
@@ -124,7 +124,7 @@ pub struct Cgroup {
     pub windows: Vec<Window>,
     /// Version 2: the child is born in the directory.
     pub directory: Option<Slot>,
-    /// For the guest: how many were killed for want of memory.
+    /// For the guest: the count of out-of-memory kills.
     pub kills: Option<Slot>,
 }
 
@@ -192,7 +192,7 @@ pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, descriptors: &Out
 
 /// `Ok(None)` when the other side has closed.
 pub fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> Result<Option<(T, Incoming)>, Refused> {
-    // Looked at first: with TRUNC the kernel tells the packet's whole length, however little is asked for.
+    // Peeks first: with TRUNC the kernel returns the packet's whole length, however little is read.
     let look = RecvFlags::PEEK | RecvFlags::TRUNC;
     let (_, length) = rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut [0u8; 1][..], look))
         .step("read the spawner's socket")?;

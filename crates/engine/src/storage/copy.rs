@@ -24,7 +24,7 @@ const DEEPEST: usize = 256;
 /// Where what has several names is kept while they are made.
 const LINKS: &str = ".links-of-a-copy";
 
-/// Copies what is in the directory `from` into the directory `to`, which exists; what is there by name is kept.
+/// Copies what is in the directory `from` into the directory `to`, which exists; existing names are kept.
 pub(super) fn tree(from: &Path, to: &Path) -> Result<(), Error> {
     let links = to.join(LINKS);
     trash::delete(&links)?;

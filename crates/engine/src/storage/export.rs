@@ -1,8 +1,8 @@
 //! A stopped sandbox's files as a tar stream.
 //!
-//! The archive has the folders `root` and `usr`: the uppers as they lie on disk, with whiteouts as character devices 0/0,
-//! opaque marks and other extended attributes as pax records, 0-based owners. What overlayfs keeps for itself (file
-//! handles, its work directories) is worth nothing elsewhere and stays behind.
+//! The archive has the folders `root` and `usr`: the uppers as they are on disk, with whiteouts as character devices
+//! 0/0, opaque marks and other extended attributes as pax records, 0-based owners. Overlayfs's own data (file handles,
+//! work directories) is useless elsewhere and left out.
 //!
 //! * Holes: GNU tar's pax records (`GNU.sparse.map`), so that the archive has what is written and nothing else.
 //! * Hard links: what has several names is in the folder `links` under a number, and every name is a link to that. So nobody has to remember where the first name was, which could be 64 KiB long.

@@ -75,8 +75,8 @@ impl<R: Read> Read for Bounded<R> {
 struct Import {
     top: OwnedFd,
     bytes: u64,
-    /// Those that the last entry lies in, with their times: what is put into them changes them, so they are set when they are left.
-    /// Never more than one path's worth: a sandbox can have millions of directories with names of any length.
+    /// The directories above the last entry, with their times: adding files changes the times, so they are set at the
+    /// end. Never more than one path of them: a sandbox can have millions of directories with names of any length.
     open: Vec<(PathBuf, u64)>,
 }
 
@@ -217,7 +217,8 @@ impl Import {
         Err(Errno::INVAL)
     }
 
-    /// Sets the times of the directories that `next` does not lie in. An archive that comes back to one changes it once more.
+    /// Sets the times of the directories that do not contain `next`. An archive that returns to one changes it once
+    /// more.
     fn leave(&mut self, next: Option<&Path>) -> Result<(), Errno> {
         while let Some((path, time)) = self.open.pop_if(|(path, _)| !next.is_some_and(|next| next.starts_with(path))) {
             let (parent, name) = self.parent(&path)?;

@@ -1,4 +1,4 @@
-//! Where what a sandbox writes is kept, with disk limits that hold.
+//! Where a sandbox's files are, with enforced disk limits.
 //!
 //! ```text
 //! Store::open(data) ── the best this host has, top to bottom ──────────────────────────────┐
@@ -39,12 +39,13 @@ pub use tmpfs::Tmpfs;
 
 use crate::spec::{Limits, SandboxId, Storage};
 
-/// The directories of an upper: what lies over the root, over `/usr`, and overlayfs's work beside each.
+/// The directories of an upper: over the root, over `/usr`, and overlayfs's work directory for each.
 const NAMES: [&str; 4] = ["root", "root-work", "usr", "usr-work"];
 
 const WORKS: [&str; 2] = [NAMES[1], NAMES[3]];
 
-/// Where overlayfs notes in its work that nothing was synced; it mounts no such upper again (overlayfs.rst, "Volatile mount").
+/// Where overlayfs marks in its work directory that nothing was synced; it refuses to mount such an upper again
+/// (overlayfs.rst, "Volatile mount").
 const UNSYNCED: &str = "work/incompat";
 
 /// Looking after a pool costs a millisecond or so; not with each sandbox.
@@ -90,7 +91,7 @@ pub enum Kind {
     Plain,
 }
 
-/// Where the uppers are, and what holds their limits.
+/// Where the uppers are, and what enforces their limits.
 type Rung = (PathBuf, Box<dyn Backing>);
 
 /// How a backing's own filesystem is; nothing where it has none.
@@ -116,7 +117,7 @@ trait Backing: Debug + Send + Sync {
     fn used(&self, path: &Path) -> Result<Used, Error>;
     /// Deletes what `make` made, from the trash.
     fn erase(&self, path: &Path) -> Result<(), Error>;
-    /// Makes `to` with all that is in `from`.
+    /// Makes `to` with everything in `from`.
     fn duplicate(&self, from: &Path, to: &Path, limits: &Limits) -> Result<(), Error>;
     /// Makes empty ones ahead, where that is worth it.
     fn keep_ready(&self, _count: usize) -> Result<(), Error> {
@@ -240,7 +241,7 @@ impl Store {
         backing.set_limit(&path, limits)
     }
 
-    /// At once, whatever its size: a rename. Fine to call for what is gone.
+    /// A rename: fast, whatever its size. Already gone: nothing to do.
     pub fn remove(&self, id: &SandboxId) -> Result<(), Error> {
         let Some((top, _)) = self.used_backing()? else { return Ok(()) };
         let path = uppers(top).join(id.as_str());
@@ -273,8 +274,8 @@ impl Store {
         failed.map_or(Ok(deleted), Err)
     }
 
-    /// A copy of a sandbox's files as they are at this moment, for a new sandbox; on btrfs a snapshot, whatever their size. The
-    /// caller freezes a sandbox that runs. What overlayfs keeps beside an upper does not come along.
+    /// A copy of a sandbox's files as they are at this moment, for a new sandbox; on btrfs a snapshot, whatever their
+    /// size. The caller freezes a sandbox that runs. Overlayfs's work directories are not copied.
     pub fn clone(&self, id: &SandboxId, new: &SandboxId, limits: &Limits) -> Result<Upper, Error> {
         let (from, to) = (self.existing(id)?, self.path(new)?);
         if to.exists() {
@@ -283,7 +284,7 @@ impl Store {
         let backing = &self.backing()?.1;
         let cloned = backing.duplicate(&from, &to, limits).and_then(|()| fresh_work(&to));
         if cloned.is_err() {
-            // The first error is the one to tell; what stays is found by the sweep.
+            // The first error is the one to report; the sweep finds what stays.
             let _ = self.remove(new);
         }
         cloned.map(|()| Upper::Directories(Directories::below(&to)))
@@ -313,13 +314,13 @@ impl Store {
         filled.map(|()| upper)
     }
 
-    /// Makes so many uppers ahead of their sandboxes; for a thread of the background.
+    /// Makes this many uppers ahead; for a background thread.
     pub fn keep_ready(&self, count: usize) -> Result<(), Error> {
         self.backing()?.1.keep_ready(count)
     }
 
-    /// Makes room in the pool and forgets what is gone; for a thread of the background, now and then. Making and removing
-    /// sandboxes do it too; this is for those that only write.
+    /// Grows the pool and removes the trash; for a background thread, now and then. Making and removing sandboxes do it
+    /// too; this is for hosts where sandboxes only write.
     pub fn keep_house(&self) -> Result<(), Error> {
         self.used_backing()?.map_or(Ok(()), |(_, backing)| backing.keep_house())
     }
@@ -458,7 +459,7 @@ impl Drop for Store {
     }
 }
 
-/// The first rung that holds. What each of the higher ones lacked is told by the last.
+/// The first backing that works. The last one reports what each of the others lacked.
 fn choose(data: &Path) -> Result<Rung, Error> {
     let top = data.join("storage");
     if !crate::privilege::is_host_root() {
@@ -479,7 +480,7 @@ fn choose(data: &Path) -> Result<Rung, Error> {
             let pooled = btrfs::Btrfs::pooled(pool)?;
             Ok((data.join("pool"), Box::new(pooled)))
         }
-        // One that is there and cannot be had is an error.
+        // An existing pool that cannot be used is an error.
         Err(error) if data.join("pool.btrfs").exists() => Err(error),
         Err(error) => {
             let why = format!("no quotas on the data directory's filesystem, and no pool: {error}");
@@ -517,7 +518,7 @@ fn make_directory(path: &Path) -> Result<(), Error> {
     fs::DirBuilder::new().mode(0o755).create(path).map_err(Error::at("make", path))
 }
 
-/// No other user of the host may look at sandboxes' files.
+/// No other user of the host may read sandboxes' files.
 fn make_private(path: &Path) -> Result<(), Error> {
     match fs::DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(Error::at("make", path)(error)),

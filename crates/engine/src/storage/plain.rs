@@ -11,7 +11,7 @@ use crate::spec::Limits;
 
 #[derive(Debug)]
 pub(super) struct Plain {
-    /// Why nothing better was to be had.
+    /// Why nothing better works here.
     pub(super) why: String,
 }
 
@@ -43,8 +43,8 @@ impl Backing for Plain {
         self.refuse_limit(limits)
     }
 
-    /// Counted file by file: the time it takes grows with their number. The sandbox may be running and swap a directory for a
-    /// link meanwhile, so the kernel is told to follow none.
+    /// Counted file by file: the time it takes grows with their number. The sandbox may be running and swap a directory
+    /// for a link meanwhile, so no link is followed.
     fn used(&self, path: &Path) -> Result<Used, Error> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let top = openat(CWD, path, flags, Mode::empty()).map_err(Error::at("open", path))?;

@@ -1,9 +1,10 @@
 //! Project quotas of ext4 and xfs: every sandbox's directory has a project number that all in it inherits, and the
 //! filesystem counts bytes and inodes per number.
 //!
-//! A sandbox cannot leave its project: the number is changed from the initial user namespace only. One hole is left to whoever
-//! mounts the overlay: ext4 lets `CAP_SYS_RESOURCE` of the initial user namespace write past the limit, and an overlay
-//! writes with the rights of who mounted it. So the overlay has to be mounted from within the sandbox's user namespace.
+//! A sandbox cannot leave its project: the number is changed from the initial user namespace only. One exception is the
+//! process that mounts the overlay: ext4 lets `CAP_SYS_RESOURCE` of the initial user namespace write past the limit,
+//! and an overlay writes with the rights of who mounted it. So the overlay has to be mounted from within the sandbox's
+//! user namespace.
 //!
 //! Numbers are kept nowhere but on the directories; a free one is found by asking.
 
@@ -84,7 +85,7 @@ impl Backing for Projects {
         make_directory(path)?;
         let made = self.give_project(path, limits).and_then(|()| make_upper(path).map(|_| ()));
         made.inspect_err(|_| {
-            // The first error is the one to tell; what stays is found by the sweep.
+            // The first error is the one to report; the sweep finds what stays.
             let _ = self.erase(path);
         })
     }
@@ -106,7 +107,7 @@ impl Backing for Projects {
         let project = File::open(path).and_then(quota::project_of).unwrap_or(0);
         trash::delete(path)?;
         if project >= FIRST {
-            // Its limit goes with it, so that the number is free again.
+            // Its limit is removed too, so that the number is free again.
             let top = open(&self.top)?;
             quota::set(&top, project, 0, 0).map_err(Error::at("free the project of", path))?;
         }
@@ -138,7 +139,7 @@ fn open(path: &Path) -> Result<File, Error> {
     File::open(path).map_err(Error::at("open", path))
 }
 
-/// Whether the mount that holds `data` says so: without the option ext4 counts and does not limit.
+/// Whether the mount of `data` has the option: without it ext4 counts and does not limit.
 fn is_enforced(data: &Path) -> Option<bool> {
     let data = fs::canonicalize(data).ok()?;
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;

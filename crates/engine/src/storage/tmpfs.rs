@@ -1,8 +1,8 @@
 //! Files in memory: a tmpfs of the sandbox's own, sized, gone with its last process.
 //!
 //! Nothing is mounted here where others could see it. The mount is made detached and handed on as a descriptor: the
-//! launcher gives it the sandbox's uid range and moves it into the sandbox's own mount namespace, or uses it by descriptor alone.
-//! Its pages are charged to whoever writes them first, which is the sandbox.
+//! launcher gives it the sandbox's uid range and moves it into the sandbox's own mount namespace, or uses it by
+//! descriptor alone. Its pages are charged to the process that first writes them, which is the sandbox.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -13,7 +13,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 use super::{Error, NAMES};
 use crate::spec::Limits;
 
-/// How large the tmpfs shall be.
+/// The size of the tmpfs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tmpfs {
     pub size: u64,
@@ -21,8 +21,8 @@ pub struct Tmpfs {
 }
 
 impl Tmpfs {
-    /// No limit on disk means as much as the memory limit lets through. An inode costs about a kilobyte of kernel memory, so
-    /// their number is bounded also where nobody asked.
+    /// Without a disk limit the memory limit applies. An inode costs about a kilobyte of kernel memory, so their number
+    /// is always limited.
     pub(super) fn sized(limits: &Limits) -> Tmpfs {
         let size = limits.disk.unwrap_or(limits.memory);
         let inodes = limits.inodes.unwrap_or_else(|| (size / 4096).clamp(1024, 1 << 20));

@@ -1,8 +1,8 @@
 //! Deleting what a sandbox left, however it was left.
 //!
-//! The tree was made by hostile code: it may be a hundred thousand directories deep, hold names that are links to the
-//! host, and directories without any permission. So: nothing is followed, one descriptor is held per level, and what lies deeper
-//! than [`DEEPEST`] is moved up to the top first, which keeps the depth, the stack and the descriptors bounded.
+//! The tree was made by hostile code: it may be a hundred thousand directories deep, contain links to the host, and
+//! directories without any permission. So no link is followed, one descriptor is open per level, and what is deeper
+//! than [`DEEPEST`] is moved to the top first, which keeps the depth, the stack and the descriptors bounded.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -92,7 +92,7 @@ fn empty(top: BorrowedFd<'_>, directory: BorrowedFd<'_>, depth: usize, moved: &m
     Ok(())
 }
 
-/// Under a name that is free: a deletion that was cut short has left some at the top, and so may whoever made the tree.
+/// Under a free name: an interrupted deletion may have left some at the top, and so may the sandbox.
 fn move_up(directory: BorrowedFd<'_>, name: &CString, top: BorrowedFd<'_>, moved: &mut u64) -> Result<(), Errno> {
     loop {
         *moved += 1;

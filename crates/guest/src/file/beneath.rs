@@ -1,4 +1,4 @@
-//! Places below a directory, and never outside it, whatever symlinks lie on the way.
+//! Places below a directory, and never outside it, whatever symlinks are on the way.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! What is told of a file.
+//! What is reported about a file.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;

@@ -10,7 +10,7 @@ use crate::connection::Connection;
 use crate::failure::Result;
 use crate::guest::Guest;
 
-/// How many files are passed between two looks at whether the host still listens.
+/// How many files are searched between two checks that the host is still there.
 pub const LOOK_EVERY: u32 = 256;
 
 pub fn find(

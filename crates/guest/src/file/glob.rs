@@ -82,7 +82,7 @@ impl Token {
     }
 }
 
-/// What stands between brackets, and how many characters it took; `None` where they are not closed.
+/// The set between brackets, and its length in characters; `None` where they are not closed.
 fn class(characters: &mut dyn Iterator<Item = char>) -> Option<(Token, usize)> {
     let inside: Vec<char> = characters.collect();
     let negated = matches!(inside.first(), Some('!' | '^'));

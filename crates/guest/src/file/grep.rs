@@ -20,10 +20,10 @@ use crate::guest::Guest;
 /// A file with a zero byte in its beginning is not text.
 const BEGINNING: usize = 8 << 10;
 
-/// A line longer than this is looked at in pieces.
+/// A line longer than this is searched in pieces.
 const LONGEST_LINE: usize = 256 << 10;
 
-/// What is told of a line.
+/// How much of a line is reported.
 const SHOWN: usize = 4 << 10;
 
 pub fn grep(
@@ -89,7 +89,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// What cannot be read to its end is searched as far as it goes.
+    /// A file that cannot be read to its end is searched as far as possible.
     fn file(&mut self, connection: &mut Connection, file: &OwnedFd, path: &str) -> Result<()> {
         let mut carried: Vec<u8> = Vec::new();
         let mut line = 1;

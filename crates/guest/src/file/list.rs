@@ -20,7 +20,7 @@ pub fn list(guest: &Guest, connection: &mut Connection, path: &str, user: Option
     let mut batch = Batch::default();
     while let Some(found) = walk.advance() {
         let path = below(&place.path, &found.path());
-        // What went away since is not there to be told of.
+        // A file that was removed meanwhile is not listed.
         if let Ok(entry) = entry::look(walk.directory(), &found.name, &path, &names) {
             batch.add(connection, entry)?;
         }
@@ -39,7 +39,7 @@ pub fn begin(actor: &Actor, path: &str, depth: u32, step: &str) -> Result<(Place
     Ok((place, walk))
 }
 
-/// A path in a directory, as it is told.
+/// A path in a directory, as it is reported.
 pub fn below(directory: &str, name: &str) -> String {
     format!("{}/{name}", directory.trim_end_matches('/'))
 }

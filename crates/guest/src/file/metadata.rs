@@ -1,4 +1,4 @@
-//! Extended attributes of the `user.` namespace: what programs note about files (xattr(7)).
+//! Extended attributes of the `user.` namespace: notes of programs about files (xattr(7)).
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -44,7 +44,7 @@ pub fn of(file: &OwnedFd) -> BTreeMap<String, String> {
     found
 }
 
-/// Makes `values` all that there is under the prefix.
+/// Replaces everything under the prefix by `values`.
 pub fn replace(
     guest: &Guest,
     connection: &mut Connection,

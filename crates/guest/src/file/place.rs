@@ -1,4 +1,4 @@
-//! Where a file is: a directory that is held open, and a name in it.
+//! The place of a file: an open directory, and a name in it.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -20,7 +20,7 @@ pub struct Place {
     pub directory: OwnedFd,
     /// One component; `.` for the root and for paths that end in dots.
     pub name: CString,
-    /// As it is told to the host.
+    /// As it is reported to the host.
     pub path: String,
 }
 

@@ -1,8 +1,8 @@
 //! Removing files and trees.
 //!
 //! A tree is emptied directory by directory, each opened in the one above without following symlinks, so a link
-//! exchanged for a directory meanwhile is removed as a link. A tree may be deeper than there are descriptors: what lies
-//! too deep is moved up to the top first.
+//! exchanged for a directory meanwhile is removed as a link. A tree may be deeper than there are descriptors:
+//! directories that are too deep are moved to the top first.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -63,7 +63,7 @@ struct Level {
     turns: usize,
 }
 
-/// Removes a directory and all that is in it. A directory that is gone already is no error.
+/// Removes a directory with everything in it. It is no error if the directory is already gone.
 pub fn remove_tree(above: impl AsFd, name: &CStr) -> std::result::Result<(), Errno> {
     let above = above.as_fd();
     let top = match open_level(above, name) {
@@ -133,7 +133,7 @@ fn kind(directory: BorrowedFd<'_>, name: &CStr, told: FileType) -> FileType {
     statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).map_or(told, |stat| FileType::from_raw_mode(stat.st_mode))
 }
 
-/// What somebody else removed first is removed.
+/// Already removed by somebody else: nothing to do.
 fn forgive(outcome: std::result::Result<(), Errno>) -> std::result::Result<(), Errno> {
     if outcome == Err(Errno::NOENT) { Ok(()) } else { outcome }
 }

@@ -167,7 +167,7 @@ fn settle(file: &OwnedFd, stat: &Stat) -> std::result::Result<(), Errno> {
     )
 }
 
-/// Whoever may not give files away keeps them, as mv(1) has it.
+/// A user who may not change owners keeps the files, as with mv(1).
 fn keep_owner(outcome: std::result::Result<(), Errno>) -> std::result::Result<(), Errno> {
     if outcome == Err(Errno::PERM) { Ok(()) } else { outcome }
 }

@@ -2,7 +2,7 @@
 //!
 //! Every directory is opened by its name in the one above, never following a symlink, and held open while it is walked.
 //! Names are taken in portions and sorted within them, so a directory of a million files costs no more than a small
-//! one. Trees deeper than [`DEEPEST`] are not followed to the ground.
+//! one. Trees are followed down to [`DEEPEST`].
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -60,7 +60,7 @@ impl Walk {
         Ok(Walk { levels: vec![level], ahead: None, depth, cut_short: false })
     }
 
-    /// The next file. What cannot be opened or read is passed over.
+    /// The next file. Files that cannot be opened or read are ignored.
     pub fn advance(&mut self) -> Option<Found> {
         self.enter();
         loop {
@@ -79,7 +79,7 @@ impl Walk {
         }
     }
 
-    /// Whether there were directories that lie too deep to be entered: for whoever must not take a part for the whole.
+    /// Whether there were directories too deep to enter: for callers that need everything.
     pub fn is_cut_short(&self) -> bool {
         self.cut_short
     }

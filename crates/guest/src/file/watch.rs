@@ -1,11 +1,10 @@
-//! Telling what changes below a directory.
+//! Reports changes below a directory.
 //!
-//! inotify(7) watches single directories. For a whole tree one watch stands on each; a new directory gets its own as
-//! soon as its creation is seen, and is then looked through, because files may have been made in it before the watch
-//! stood. What that look told is not told again. A renamed directory keeps its watch and its new name is noted.
+//! inotify(7) watches single directories. For a whole tree each directory has a watch. A new directory gets its own as
+//! soon as its creation is seen, and is then listed, because files may have been made in it before the watch existed.
+//! What the list reported is not reported again. A renamed directory keeps its watch and its new name is noted.
 //!
-//! The files that this guest writes beside others before they take their place ([`super::write`]) are not told; their
-//! renaming is told as the write that it is.
+//! Drafts of this guest ([`super::write`]) are not reported; their renaming is reported as a write.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString};
@@ -81,9 +80,9 @@ struct Watcher<'a> {
     root: OwnedFd,
     inotify: OwnedFd,
     depth: Depth,
-    /// What each watch stands on, relative to the root.
+    /// The directory of each watch, relative to the root.
     directories: BTreeMap<i32, String>,
-    /// Told by a look through a new directory; the kernel's own word of them is still to come.
+    /// Reported from the list of a new directory; the kernel's own event is still to come.
     told: BTreeSet<String>,
     /// The first half of a directory's rename.
     leaving: Option<(u32, String)>,
@@ -188,7 +187,7 @@ impl Watcher<'_> {
             return;
         }
         if seen.flags.contains(ReadFlags::CREATE) {
-            // A directory that a look has told of was given its watch and looked through then.
+            // A directory that was reported from a list got its watch and was listed then.
             if !self.told.remove(&path) {
                 self.add(&path, ChangeKind::Create);
                 if is_directory {
@@ -219,7 +218,7 @@ impl Watcher<'_> {
         }
     }
 
-    /// A file of ours on its way, or the moment it takes its place.
+    /// A draft of ours, or its renaming.
     fn is_our_own(&mut self, seen: &Seen, name: &str, path: &str) -> bool {
         let kinds: &'static [ChangeKind] = if name.starts_with(NEW) {
             &[ChangeKind::Create, ChangeKind::Write]

@@ -87,14 +87,14 @@ struct Beside {
     claim: Claim,
 }
 
-/// What a whole file does with what has its name by then.
+/// What happens to a file that has the name when the new one is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Claim {
     /// It was there and is replaced.
     Replaces,
-    /// It was not; a file that somebody made since is replaced.
+    /// There was none; a file that was made meanwhile is replaced.
     New,
-    /// A file that somebody made since stays, and this one goes.
+    /// A file that was made meanwhile stays, and this one is dropped.
     OnlyNew,
 }
 
@@ -138,7 +138,7 @@ impl<'a> Target<'a> {
                 Self::beside(place, Claim::New, None, mode_bits).during(format!("write {path}"))
             }
             (WriteMode::Replace, Some(old)) => {
-                // Whoever may not write the old file may not exchange it either.
+                // A user who may not write the old file may not replace it either.
                 let writable = open_beneath(&place.directory, name, OFlags::WRONLY | OFlags::NOFOLLOW, Mode::empty());
                 refuse_kernels(&writable.during(format!("write {path}"))?, path)?;
                 match Self::beside(place, Claim::Replaces, Some(&old), Mode::from_raw_mode(old.st_mode & 0o7777)) {
@@ -181,7 +181,7 @@ impl<'a> Target<'a> {
         if !self.sparse {
             return self.put(bytes);
         }
-        // What lies between two holes is written in one go.
+        // Data between two holes is written in one call.
         let mut solid = 0;
         for (at, stretch) in bytes.chunks(HOLE).enumerate() {
             if stretch.len() >= SMALLEST_HOLE && stretch.iter().all(|byte| *byte == 0) {
@@ -246,7 +246,7 @@ impl Drop for Target<'_> {
     }
 }
 
-/// Names nobody guesses, so that nobody is waiting at them.
+/// Unpredictable names, so that nobody can prepare them.
 pub fn random() -> u64 {
     let mut bytes = [0u8; 8];
     // Before the kernel's pool is ready the clock will do: names are made exclusively anyway.

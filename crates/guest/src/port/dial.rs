@@ -1,7 +1,7 @@
 //! A connection to a port of the sandbox, carried over the host's connection.
 //!
-//! Each side's end is passed on as an end and nothing more: a client that has said all it has to say may still be
-//! listening. The pipe is gone when both sides are, or when one of them breaks.
+//! Each side's end is passed on as an end and nothing more: a client that has sent everything may still be reading. The
+//! pipe ends when both sides have ended, or when one of them fails.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
@@ -87,7 +87,7 @@ struct Flow {
     sent: usize,
     /// The source has ended.
     ended: bool,
-    /// The end was passed on, or the target is gone.
+    /// The end was passed on, or the target has closed.
     closed: bool,
 }
 
@@ -128,7 +128,7 @@ impl Flow {
             }
         }
         if self.ended {
-            // Fails only where the other side is gone already.
+            // Fails only if the other side is already gone.
             let _ = close();
             self.closed = true;
             moved = true;

@@ -1,4 +1,4 @@
-//! Which ports are listened on, and by whom, from `/proc/net/tcp` and `tcp6` (proc(5)).
+//! Listening ports and their processes, from `/proc/net/tcp` and `tcp6` (proc(5)).
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,16 +15,16 @@ use crate::failure::Result;
 /// The kernel's number for a socket that listens.
 const LISTENING: &str = "0A";
 
-/// A table of so many connections is not read to its end.
+/// The most bytes that are read of a table of connections.
 const LONGEST: u64 = 8 << 20;
 
-/// Ports told; a sandbox that listens on more is not served better by a longer list.
+/// The most ports that are reported.
 const MOST: usize = 2000;
 
 /// The host's own listener inside, which takes what leaves the sandbox: no server of the sandbox's.
 const EGRESS_PROXY: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::new(127, 200, 0, 1)), 1);
 
-/// Descriptors looked at in search of owners.
+/// The most descriptors that are checked for owners.
 const LOOKS: usize = 100_000;
 
 pub fn list(connection: &mut Connection) -> Result<()> {
@@ -85,7 +85,7 @@ fn parse_address(text: &str) -> Option<IpAddr> {
     <[u8; 16]>::try_from(bytes.as_slice()).ok().map(|bytes| Ipv6Addr::from(bytes).into())
 }
 
-/// Who holds each of the sockets, by a look through everybody's descriptors.
+/// The process of each socket, found by reading all processes' descriptors.
 fn owners(listeners: &[Listener]) -> BTreeMap<u64, (u32, String)> {
     let mut owners = BTreeMap::new();
     let mut looks = 0;

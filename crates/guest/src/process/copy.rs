@@ -1,13 +1,13 @@
-//! Processes that are copies of one that stands ready: an interpreter, warm, that forks for each who asks.
+//! Processes that are copies of a prepared one: a warm interpreter that forks for each request.
 //!
 //! ```text
 //!   guest ── environment, directories, three descriptors ──▶ original ── fork, fork ──▶ copy
 //!   guest ◀── "ready", with the pid that the kernel vouches for ───────────────────────── │  waits for its input
 //! ```
 //!
-//! The original runs as the sandbox's user and is not trusted: it is given nothing but what a program of that user would
-//! get, its answer is bounded in size and time, and the copy's pid is not its word but the kernel's (`SCM_CREDENTIALS`,
-//! unix(7)). The copy must be the guest's own child, which an orphan of the namespace is, so that its end is seen.
+//! The original runs as the sandbox's user and is not trusted: it gets only what a program of that user would get, its
+//! answer is bounded in size and time, and the kernel reports the copy's pid (`SCM_CREDENTIALS`, unix(7)). The copy
+//! must be the guest's own child, which an orphan of the namespace is, so that its end is seen.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -68,14 +68,14 @@ enum Answer {
     Refused(String),
 }
 
-/// Our end and theirs of a standard input that takes packets. The kernel tells us who sent what.
+/// Our end and theirs of a standard input that takes packets. The kernel reports who sent what.
 pub fn link() -> std::result::Result<(OwnedFd, OwnedFd), Errno> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_passcred(&ours, true)?;
     Ok((ours, theirs))
 }
 
-/// Has the bearer of the tag copied; the pid is that of the copy, which waits for its input.
+/// Has the process with the tag copied; returns the pid of the copy, which waits for its input.
 pub fn make(
     guest: &Guest,
     tag: &str,
@@ -122,7 +122,7 @@ pub fn make(
     }
 }
 
-/// The copy lives and is our child: its end will be ours to see. To be called while the reaper stands aside.
+/// Checks that the copy lives and is our child, so that we see its end. Call it while the reaper is held back.
 pub fn check(pid: u32) -> Result<()> {
     let gone = || Failure::new(FailureKind::WrongState, format!("the copy, process {pid}, ended before it began"));
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).map_err(|_| gone())?;

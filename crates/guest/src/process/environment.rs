@@ -10,7 +10,7 @@ use rustix::fs::{Access, access};
 use crate::failure::{Result, invalid};
 use crate::users::User;
 
-/// What the user gets by itself, then the sandbox's own, then the process's own.
+/// The user's default variables, then the sandbox's, then the process's.
 pub fn compose(
     user: &User,
     stdio: Stdio,
@@ -57,7 +57,7 @@ pub fn encode(environment: &BTreeMap<String, String>) -> Result<Vec<CString>> {
     environment.iter().map(|(name, value)| terminated("environment variable", format!("{name}={value}"))).collect()
 }
 
-/// What to run: the words, and the paths the first of them may mean.
+/// What to run: the arguments, and the candidate paths of the program.
 pub struct Words {
     pub arguments: Vec<CString>,
     pub candidates: Vec<CString>,
@@ -94,7 +94,7 @@ fn shell(line: &str) -> Vec<String> {
     }
 }
 
-/// Where it starts: what was asked for alone, or else the sandbox's default, or else the home, or else the root.
+/// Where it starts: the requested directory alone; otherwise the sandbox's default, the home, or the root.
 pub fn directories(user: &User, asked: Option<&str>, default: Option<&str>) -> Result<Vec<CString>> {
     let paths = match asked.or(default) {
         Some(path) => vec![user.absolute(path)],

@@ -13,7 +13,7 @@ use crate::connection::Connection;
 use crate::failure::{Result, from_errno};
 use crate::guest::Guest;
 
-/// Passes bytes on until End; the process may have its input open or be told the end by [`close`].
+/// Passes bytes on until End; [`close`] passes the end on to the process.
 pub fn write(guest: &Guest, connection: &mut Connection, selector: &Selector) -> Result<()> {
     let process = guest.table().find(selector)?;
     open_input(&process)?;

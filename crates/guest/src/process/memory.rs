@@ -1,8 +1,9 @@
-//! Whether a process was killed for want of memory.
+//! Whether the out-of-memory killer ended a process.
 //!
-//! The kernel does not say so to a parent: it is a SIGKILL like any other. But it counts such kills for each control group, and
-//! counts before it sends the signal. The host leaves that count of this sandbox's group open for us: when it rose during the life of a
-//! process that ended by a SIGKILL which nobody asked for, that is told. Without a group (an ordinary user's host) nothing is.
+//! The kernel does not say so to a parent: it is a SIGKILL like any other. But it counts such kills for each control
+//! group, and counts before it sends the signal. The host leaves that count of this sandbox's group open for us: when
+//! it rose during the life of a process that ended by a SIGKILL which no request caused, the guest reports that.
+//! Without a group (an ordinary user's host) it reports nothing.
 
 use std::os::fd::OwnedFd;
 
@@ -16,7 +17,7 @@ impl Kills {
         Kills(file)
     }
 
-    /// How many processes of this sandbox the kernel has killed so far, where it tells.
+    /// How many processes of this sandbox the kernel has killed so far, where that is known.
     pub fn count(&self) -> Option<u64> {
         let mut text = [0; 1024];
         let length = rustix::io::pread(self.0.as_ref()?, &mut text, 0).ok()?;

@@ -8,9 +8,9 @@
 //!                                          SIGCHLD ─▶ reaped ─▶ pipes drained ─▶ exit published
 //! ```
 //!
-//! A process ends twice: the kernel reaps it, and then its pipes run dry. Only then is the exit told, so that no
-//! reader sees the exit before the last byte. Children it left behind may hold the pipes for ever: bytes that were
-//! in them when it ended are waited for, later ones only for [`GRACE`]; after that what still comes is thrown away,
+//! A process ends twice: the kernel reaps it, and then its pipes run dry. Only then is the exit reported, so that no
+//! reader sees the exit before the last byte. Children that it left behind may keep the pipes open for ever: the guest
+//! reads the bytes that were in them at the end, later ones only for [`GRACE`]; after that it drops what still comes,
 //! so that a daemon left behind is not killed by a broken pipe.
 
 pub mod copy;
@@ -41,7 +41,7 @@ use output::{Account, KEPT, Output, Piece, Stream};
 /// How far a reader may lag before the process has to wait for it.
 const WINDOW: u64 = 512 << 10;
 
-/// How long children left behind may go on writing to the pipes before the exit is told.
+/// How long children left behind may write to the pipes before the exit is reported.
 pub const GRACE: Duration = Duration::from_millis(100);
 
 /// What the host asked for, as it is listed later.
@@ -68,7 +68,7 @@ pub struct Process {
     pub timed_out: AtomicBool,
     /// The host has sent it a SIGKILL.
     pub killed: AtomicBool,
-    /// The kernel's count of kills for want of memory when it began.
+    /// The kernel's count of out-of-memory kills when it began.
     kills_before: Option<u64>,
     /// How to have it copied, where it can be.
     pub original: Option<copy::Original>,
@@ -186,7 +186,7 @@ impl Process {
         Ok(())
     }
 
-    /// Reads what one stream has, once. The buffer is the supervisor's, who has made room for all that fits in it.
+    /// Reads what one stream has, once. The buffer is the supervisor's, which has made room for all of it.
     pub fn pump(&self, index: usize, epoll: &OwnedFd, buffer: &mut [u8]) {
         let mut state = self.state();
         let state = &mut *state;
@@ -240,7 +240,7 @@ impl Process {
         state.exit.is_none().then_some(deadline)
     }
 
-    /// Tells the exit where nothing stands against it any more. To be called again when the grace is over.
+    /// Reports the exit if nothing delays it any more. Call it again when the grace is over.
     pub fn settle(&self) {
         self.publish(&mut self.state());
     }
@@ -325,14 +325,14 @@ impl Process {
         state.resume(self.id, epoll);
     }
 
-    /// Lets old output go down to `limit` where nobody reads.
+    /// Drops old output down to `limit` where nobody reads.
     pub fn shrink(&self, limit: usize) {
         let mut state = self.state();
         let needed = state.slowest();
         state.output.trim(limit, needed);
     }
 
-    /// Whether children left behind still hold its pipes.
+    /// Whether children left behind still have its pipes.
     pub fn lingers(&self) -> bool {
         self.state().sources.iter().any(Option::is_some)
     }

@@ -1,4 +1,4 @@
-//! What a process has written, kept for whoever comes late.
+//! The output of a process, kept for late readers.
 //!
 //! Chunks of one stream each, in the order they were read; a byte's offset counts all streams together. The oldest
 //! chunks go first. A chunk costs more than its bytes, so that a process that alternates single bytes between its
@@ -112,7 +112,7 @@ impl Output {
         self.cost
     }
 
-    /// Takes bytes in. Where memory cannot be had they are counted and lost: a reader is told by the gap.
+    /// Takes bytes in. Without memory they are counted and lost: the reader gets a gap.
     pub fn append(&mut self, stream: Stream, bytes: &[u8]) {
         if let Some(last) = self.chunks.back_mut()
             && last.stream == stream

@@ -1,4 +1,4 @@
-//! Signals, and the terminal's size, which is told by one.
+//! Signals, and the terminal's size, which causes one.
 
 use std::sync::atomic::Ordering;
 

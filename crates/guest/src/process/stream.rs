@@ -184,7 +184,7 @@ impl Join<'_> {
         }
     }
 
-    /// The next thing to tell the host.
+    /// The next message for the host.
     fn fill(&mut self) -> Result<()> {
         let Follower { process, key, .. } = self.follower;
         let found = process.take(*key, &self.guest.epoll, &mut self.scratch);
@@ -244,7 +244,7 @@ impl Join<'_> {
                         start::set_size(&terminal, size).during("resize the terminal")?;
                     }
                 }
-                // A process that has ended since needs no signal.
+                // The process has ended meanwhile: nothing to do.
                 Control::Signal { signal, group } => {
                     let _ = signal::send(self.guest, &self.follower.process, signal, signal::Target::of(group));
                 }
@@ -266,7 +266,7 @@ impl Join<'_> {
                 Ok(count) => drop(self.pending.drain(..count.min(front.len()))),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
-                // The process has closed its input: what is left has no reader.
+                // The process has closed its input: the rest is dropped.
                 Err(_) => self.pending = VecDeque::new(),
             }
         }

@@ -30,7 +30,7 @@ const KEPT_WHEN_TIGHT: usize = 64 << 10;
 pub enum Due {
     /// Its time is over: kill the group.
     Timeout,
-    /// Its grace is over: tell the exit.
+    /// Its grace is over: report the exit.
     Settle,
 }
 
@@ -41,7 +41,7 @@ pub struct Table {
     finished: VecDeque<u64>,
     due: BTreeMap<(Instant, u64), Due>,
     next: u64,
-    /// What is kept of all processes together.
+    /// The output kept of all processes together.
     account: Account,
 }
 
@@ -154,8 +154,8 @@ impl Table {
         }
     }
 
-    /// Makes room for so many more bytes of output within what all processes together may keep: that of finished processes
-    /// goes first, oldest first. What readers have not seen yet stays in any case; they hold up their own process.
+    /// Makes room for more bytes of output within the limit for all processes: drops that of finished processes first,
+    /// oldest first. What readers have not read yet stays; they delay their own process.
     pub fn make_room(&self, bytes: usize) {
         let most = KEPT_IN_ALL - Output::cost_of(bytes);
         if self.account.total() <= most {

@@ -28,7 +28,7 @@ impl Origin {
             Some("https") => "https",
             _ => "http",
         };
-        // What goes into a link must not be able to end it.
+        // Characters that would end a link are not allowed in it.
         let plain = |b: u8| b.is_ascii_alphanumeric() || b".-:[]_".contains(&b);
         let host = if host.bytes().all(plain) { host } else { "localhost" };
         Origin { url: format!("{scheme}://{host}"), words }

@@ -1,7 +1,7 @@
-//! What this dialect says when something does not work.
+//! Errors of this dialect.
 //!
-//! The SDKs read `message`, `code` and `source`, and pick their exception by the pair of source and code before they
-//! look at the status. Every error of the door goes through [`Problem`], so that none leaves without the three.
+//! The SDKs read `message`, `code` and `source`, and choose their exception by source and code before the status. Every
+//! error of the door goes through [`Problem`], so that none leaves without the three.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ impl Problem {
         Problem::daemon(StatusCode::GONE, code, message)
     }
 
-    /// Something this server does not offer, said so that the reader need not look further.
+    /// Something that this server does not offer.
     pub fn not_offered(message: impl Into<String>) -> Self {
         Problem::daemon(StatusCode::NOT_IMPLEMENTED, "NOT_IMPLEMENTED", message)
     }

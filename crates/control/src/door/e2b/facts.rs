@@ -1,4 +1,4 @@
-//! What this door remembers of a sandbox beyond what the domain knows: kept with the sandbox as the door's own note.
+//! What this door stores in a sandbox beyond what the domain knows.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -12,7 +12,7 @@ pub struct Facts {
     pub secure: bool,
     /// What programs inside see as the host that was asked for; `${PORT}` stands for the port.
     pub mask_request_host: Option<String>,
-    /// The network as the client wrote it, to be told again.
+    /// The network as the client wrote it, to return it.
     pub network: Option<Value>,
     pub allow_internet_access: Option<bool>,
 }
@@ -24,7 +24,7 @@ impl Default for Facts {
 }
 
 impl Facts {
-    /// Of a sandbox that another door made there are none: it is secure.
+    /// A sandbox of another door has none: it is secure.
     pub fn of(sandbox: &Sandbox) -> Self {
         sandbox.door.get("e2b").and_then(|note| serde_json::from_value(note.clone()).ok()).unwrap_or_default()
     }

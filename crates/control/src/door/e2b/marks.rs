@@ -1,5 +1,5 @@
-//! What a program inside can read of where it runs, beside the environment of the commands that clients start: files
-//! that are there for all others too, under the names that the dialect gives them.
+//! Files by which every program inside can see where it runs, under the names of the dialect; commands of clients have
+//! the same in their environment.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! Whose token made a signature that comes without a sandbox's name.
 //!
-//! Anybody can ask, with any nonsense for a signature, so asking must be cheap: the tokens are kept in memory, and the
-//! store is read at most a few times a second however many signatures are nobody's. What is found here is only a
-//! name: the signature is checked again against the sandbox as it is now.
+//! Anybody can send any signature, so a lookup must be cheap: the tokens are in memory, and the store is read at most a
+//! few times a second, however many signatures are unknown. The result is only a name: the signature is checked again
+//! against the sandbox as it is now.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,7 +21,7 @@ type Tokens = Arc<Vec<(String, String)>>;
 #[derive(Default)]
 pub struct Signers {
     known: Mutex<Tokens>,
-    /// When the store was last read; held by the one who reads it.
+    /// When the store was last read; the reader holds the lock.
     read: tokio::sync::Mutex<Option<Instant>>,
 }
 

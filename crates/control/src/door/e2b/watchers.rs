@@ -1,7 +1,7 @@
 //! Watchers that clients fetch from: events wait here between two calls, since such a client holds no connection.
 //!
-//! A client may vanish without a word, so everything is bounded: watchers per sandbox, events per watcher, and the
-//! time that a watcher may go unfetched.
+//! A client may vanish silently, so everything is bounded: watchers per sandbox, events per watcher, and the time that
+//! a watcher may go unfetched.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -37,7 +37,7 @@ impl Drop for Watcher {
     }
 }
 
-/// What one watcher saw and nobody has fetched; the oldest is dropped when it runs full.
+/// Events of one watcher that were not fetched; the oldest is dropped when it is full.
 #[derive(Clone, Default)]
 pub struct Events(Arc<Mutex<Unfetched>>);
 

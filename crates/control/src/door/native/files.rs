@@ -112,7 +112,7 @@ pub async fn upload(guest: &Guest, request: &Request, body: Body) -> Result<Repl
     while let Some(chunk) = stream.next().await {
         let chunk = chunk.map_err(|error| Error::invalid("body", format!("broke off: {error}")))?;
         if let Err(broken) = operation.to.data(&chunk).await {
-            // The guest said no in the middle: its word is the better reason.
+            // The guest refused meanwhile: its reason is the better one.
             return match operation.reply().await {
                 Err(GuestError::Failed(failure)) => Err(GuestError::Failed(failure).into()),
                 _ => Err(broken.into()),
@@ -189,7 +189,7 @@ pub fn parse_mode(text: &str) -> Result<u32, Error> {
 #[derive(Debug, PartialEq, Eq)]
 struct Unsatisfiable;
 
-/// One range of a file (RFC 9110, 14.1.2). What is no such range is passed over, as the RFC wants.
+/// One range of a file (RFC 9110, 14.1.2). An invalid range is ignored, as the RFC says.
 fn parse_range(text: &str, size: u64) -> Option<Result<(u64, u64), Unsatisfiable>> {
     let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
     let (first, last) = match (first.trim(), last.trim()) {

@@ -91,7 +91,7 @@ pub fn base_url(app: &App, headers: &HeaderMap) -> String {
         return url.trim_end_matches('/').to_owned();
     }
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    // What goes into a link must not be able to end it.
+    // Characters that would end a link are not allowed in it.
     let plain = |host: &&str| host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-:[]_".contains(&byte));
     let host = text("host").filter(plain).unwrap_or(&app.config().listen);
     // TLS of ours says so in the same header as a proxy before us.
@@ -154,7 +154,7 @@ async fn admit(app: &App, id: &str, port: u16, request: &Parts) -> Result<(Admit
         && let Ok(caller) = app.authenticate(&key).await
     {
         app.sandbox(&caller, id).await?;
-        // What listens there may do anything that it is asked to.
+        // The program on the port may do anything on request, so this needs the right to write.
         caller.require(Scope::Write)?;
         let (sandbox, guest) = app.reach(&caller, id).await?;
         return Ok((Admitted { sandbox, link: None }, guest));

@@ -1,4 +1,4 @@
-//! A sandbox's row for the first time, and the idempotency key that it was asked for with.
+//! Inserts a sandbox's row, with the idempotency key of its request.
 
 use sqlx::Row as _;
 
@@ -11,7 +11,7 @@ use crate::store::change::{Change, Lasting, Statement};
 use crate::store::room::{Room, Wanted};
 use crate::store::{Store, Written, audit, is_unique_violation, to_body};
 
-/// What came of an insert.
+/// The result of an insert.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Inserted {
     New,
@@ -22,11 +22,11 @@ pub enum Inserted {
     KeyOfAnother,
 }
 
-/// A key that makes a request repeatable, and what tells that request from others.
+/// A key that makes a request repeatable, and the request's fingerprint.
 #[derive(Debug, Clone, Copy)]
 pub struct Idempotency<'a> {
     pub key: &'a str,
-    /// The same for the same request; empty where nobody compares.
+    /// The same for the same request; empty where it is not compared.
     pub fingerprint: &'a str,
 }
 
@@ -50,13 +50,13 @@ impl Store {
             Some(repeatable) => Change::new(claim_idempotency_key(sandbox, repeatable)).with([row]),
             None => Change::new(row),
         };
-        // Nobody is told of it before its next state is written, and that is synced.
+        // The row is not acknowledged before its next state, which is synced.
         let change = change.with(insert_labels(sandbox)).with(asked.map(audit::insert)).lasting(Lasting::Soon);
         let room = quota.map(|quota| Room { organisation: &sandbox.organisation, quota, wanted: Wanted::NewSandbox });
         match (self.write_within(change, Some(sandbox), room).await?, repeatable) {
             (Ok(Written::Done), _) => Ok(Inserted::New),
             (Ok(Written::Overtaken), Some(repeatable)) => {
-                // The caller is told of what another has written.
+                // The answer is what another request wrote.
                 self.sync().await?;
                 self.earlier(sandbox, repeatable).await
             }
@@ -66,7 +66,7 @@ impl Store {
         }
     }
 
-    /// What an idempotency key was used for before.
+    /// Reads what an idempotency key was used for.
     async fn earlier(&self, sandbox: &Sandbox, repeatable: Idempotency<'_>) -> Result<Inserted, Error> {
         let Idempotency { key, fingerprint } = repeatable;
         match self.subject_of_key(&sandbox.organisation, key).await? {
@@ -88,7 +88,7 @@ impl Store {
         row.map(|row| Ok((row.try_get("subject")?, row.try_get("fingerprint")?))).transpose()
     }
 
-    /// Takes a key from a sandbox of which nobody was told, so that the same request makes another.
+    /// Removes a key from a sandbox that was never acknowledged, so that the same request makes another.
     pub async fn release_idempotency_key(&self, organisation: &str, key: &str, subject: &str) -> Result<(), Error> {
         const SQL: &str =
             "DELETE FROM idempotency_keys WHERE organisation = $1 AND idempotency_key = $2 AND subject = $3";

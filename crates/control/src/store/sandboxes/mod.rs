@@ -1,7 +1,7 @@
-//! Sandboxes in the store: one row each, with the body as JSON and what is searched for in columns of its own.
+//! Sandboxes in the store: one row each, with the body as JSON and searchable values in columns.
 //!
-//! Here is how a row is read and found; `insert` and `update` write it, `list` searches, `pooled` hands members of warm
-//! pools over, `recent` spares reads.
+//! This file reads and finds rows; `insert` and `update` write them, `list` searches, `pooled` hands out members of
+//! warm pools, `recent` caches.
 
 mod insert;
 mod list;
@@ -49,7 +49,7 @@ impl Along<'_> {
             statements.push(usage::insert(span)?);
         }
         statements.extend(self.audit.map(audit::insert));
-        // Last: from an event's number to the commit, others that have one to tell wait.
+        // Last: from an event's number to the commit, other writers of events wait.
         if let Some(event) = self.event {
             statements.extend(events::insert(dialect, event)?);
         }
@@ -67,7 +67,7 @@ fn read(row: &AnyRow) -> Result<Sandbox, Error> {
     Ok(sandbox)
 }
 
-/// A name is held only by what is there.
+/// Only existing sandboxes keep their name.
 fn held_name(sandbox: &Sandbox) -> Option<&str> {
     match sandbox.state {
         State::Destroying | State::Destroyed => None,
@@ -96,14 +96,14 @@ impl Store {
         row.as_ref().map(read).transpose()
     }
 
-    /// Whether a word stands in what is written of any sandbox that is not gone for good: more than those that mean it, never fewer.
+    /// Whether a text occurs in the row of any sandbox that is not destroyed. It may find too many, never too few.
     pub async fn is_mentioned_by_sandboxes(&self, word: &str) -> Result<bool, Error> {
         const SQL: &str = "SELECT id FROM sandboxes WHERE state <> 'destroyed' AND body LIKE $1 LIMIT 1";
         let row = sqlx::query(SQL).bind(format!("%{word}%")).fetch_optional(&self.reads).await?;
         Ok(row.is_some())
     }
 
-    /// By id first, then by name; another organisation's is not there.
+    /// By id first, then by name, within the organisation.
     pub async fn sandbox(&self, organisation: &str, id_or_name: &str) -> Result<Option<Sandbox>, Error> {
         if let Ok(id) = id_or_name.parse::<SandboxId>() {
             let found = self.sandbox_by_id(&id).await?;

@@ -1,4 +1,4 @@
-//! Members of warm pools: rows that nobody sees until they are somebody's.
+//! Members of warm pools: rows that no caller sees until they are handed out.
 
 use super::insert::{Idempotency, insert_idempotency_key};
 use super::{Along, COLUMNS, due_at, held_name, insert_labels};
@@ -8,7 +8,7 @@ use crate::store::change::{Change, Statement};
 use crate::store::sql::Sql;
 use crate::store::{Store, Written, is_unique_violation, to_body};
 
-/// What came of taking a member out of its pool.
+/// The result of taking a member from its pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
     Done,
@@ -19,7 +19,7 @@ pub enum Taken {
 }
 
 impl Store {
-    /// A pool's member becomes its new owner's.
+    /// Gives a pool's member to its new owner.
     pub async fn take_pooled(
         &self,
         sandbox: &mut Sandbox,

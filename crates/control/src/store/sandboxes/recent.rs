@@ -1,8 +1,7 @@
-//! Sandboxes as they were last written here, so that a call to one costs no read.
+//! A cache of sandboxes as they were last written, so that a call to one needs no read.
 //!
-//! Only with SQLite, whose one server is the one who writes. An entry is made by a write alone, while its writer still has
-//! the one connection that writes, so entries follow the order of the commits; while a write is under way there is
-//! none, and readers ask the database.
+//! Only with SQLite, which has one server. Only a write makes an entry, while it still has the writing connection, so
+//! entries follow the order of commits. While a write is under way there is no entry, and readers ask the database.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -13,7 +12,7 @@ use crate::clock::from_millisecond;
 use crate::sandbox::{Sandbox, State};
 use crate::store::Dialect;
 
-/// Never more than this many: a kilobyte each.
+/// The most entries: a kilobyte each.
 const MOST: usize = 4096;
 
 #[derive(Debug)]
@@ -31,7 +30,7 @@ impl Recent {
         self.written.lock().expect("no panic while held").get(id).cloned()
     }
 
-    /// After the commit, by whoever has the connection.
+    /// Called after the commit, by the holder of the connection.
     pub(in crate::store) fn put(&self, sandbox: &Sandbox) {
         if self.dialect != Dialect::Sqlite || sandbox.state == State::Destroyed {
             return;
@@ -43,12 +42,12 @@ impl Recent {
         written.insert(sandbox.id.clone(), sandbox.clone());
     }
 
-    /// Before a write.
+    /// Called before a write.
     pub(in crate::store) fn forget(&self, id: &SandboxId) {
         self.written.lock().expect("no panic while held").remove(id);
     }
 
-    /// Activity was written; never moves a time back.
+    /// Called after activity was written; never moves a time back.
     pub(super) fn touch(&self, id: &SandboxId, at: i64) {
         if let Some(sandbox) = self.written.lock().expect("no panic while held").get_mut(id) {
             sandbox.last_activity_at = sandbox.last_activity_at.max(from_millisecond(at));

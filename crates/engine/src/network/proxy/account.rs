@@ -1,4 +1,4 @@
-//! What went through, counted by the thread that passes it on and read by anybody.
+//! Traffic counters: written by the thread that forwards, read by any.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +11,7 @@ pub struct Counters {
     pub sent: u64,
     /// Connections that the policy let through.
     pub allowed: u64,
-    /// Connections refused by the policy, or for want of room.
+    /// Connections refused by the policy, or because there was no room.
     pub refused: u64,
     /// Connections that the policy let through and the other end did not take.
     pub failed: u64,

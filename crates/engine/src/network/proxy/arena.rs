@@ -67,7 +67,7 @@ impl<T> Arena<T> {
         self.free.len() == self.slots.len()
     }
 
-    /// The keys of all that the question is answered with yes for.
+    /// The keys of all entries that match.
     pub fn keys(&self, mut wanted: impl FnMut(&T) -> bool) -> Vec<Key> {
         let slots = self.slots.iter().enumerate();
         slots

@@ -1,4 +1,4 @@
-//! File descriptors are the proxy's scarce good: RLIMIT_NOFILE counts for the whole server. What the proxy opens is
+//! File descriptors are scarce in the proxy: RLIMIT_NOFILE applies to the whole server. What the proxy opens is
 //! counted, so that sandboxes with many connections leave room for the API and for other sandboxes.
 //!
 //! A sandbox that is attached costs two (a listener and a resolver), a connection two, a question in flight one. All
@@ -59,7 +59,7 @@ impl Drop for Permit {
     }
 }
 
-/// How many descriptors this process may have, asked anew: a server raises its limit when it starts.
+/// How many descriptors this process may have, read again each time: a server raises its limit when it starts.
 pub fn limit() -> usize {
     getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| limit as usize)
 }

@@ -1,4 +1,4 @@
-//! The place of the decision log: who wants to know what was decided is told, as it happens.
+//! The interface of the decision log: it gets every decision as it happens.
 
 use crate::network::policy::{Decision, Destination};
 use crate::spec::SandboxId;

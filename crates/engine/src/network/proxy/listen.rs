@@ -1,7 +1,7 @@
 //! Opens the proxy's sockets inside a sandbox's network namespace.
 //!
-//! A socket belongs to the namespace its maker was in, for good, whoever holds it: the sockets are made inside and served
-//! from the host's. The thread that goes in ends there; for a namespace made ahead they are made with it.
+//! A socket always belongs to the namespace in which it was made: the sockets are made inside and served from the
+//! host's. The thread that goes in ends there; for a namespace made ahead they are made with it.
 
 use std::net::SocketAddrV4;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -21,7 +21,7 @@ pub struct Listening {
     pub questions: OwnedFd,
 }
 
-/// As many connections may wait to be looked at; beyond it the kernel lets the sandbox's connects wait.
+/// How many connections may wait; beyond it the kernel makes the sandbox's connects wait.
 const BACKLOG: i32 = 1024;
 
 pub fn open(network: BorrowedFd<'_>) -> Result<Listening, Error> {

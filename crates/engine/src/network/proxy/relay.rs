@@ -1,8 +1,8 @@
 //! One connection of a sandbox, joined to the one we opened for it outside: bytes go over in both directions.
 //!
-//! An end is read only while the other can take more, so a slow reader holds its sender back and nothing piles up here:
-//! at most one buffer's rest per direction. An end that has said its last word is passed on as such (half-close); an end
-//! that breaks breaks the other.
+//! An end is read only while the other can take more, so a slow reader slows its sender down and at most the rest of
+//! one buffer per direction is kept here. An end that has finished sending is passed on (half-close); an end that fails
+//! resets the other.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub enum Phase {
     Flowing,
 }
 
-/// How a connection stands after its turn.
+/// The state of a connection after its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// Until the kernel reports something.
@@ -62,7 +62,7 @@ pub struct End {
     hung_up: bool,
     /// Nothing more comes from it.
     finished: bool,
-    /// The other end has been told that nothing more comes.
+    /// The end was passed on to the other side.
     passed_on: bool,
     /// Read from it, not yet taken by the other.
     held: Vec<u8>,
@@ -139,7 +139,7 @@ impl Relay {
 
 /// Closes a connection with a reset: the other side knows at once, and nothing lingers.
 pub fn reset(socket: OwnedFd) {
-    // A socket that is already gone cannot be told, and need not be.
+    // The socket may already be closed: nothing to do.
     let _ = set_socket_linger(&socket, Some(Duration::ZERO));
 }
 
@@ -183,7 +183,7 @@ fn transfer(from: &mut End, to: &mut End, scratch: &mut [u8], quota: &mut usize)
                 from.finished = true;
                 continue;
             }
-            // With edge-triggered events a short read means empty, unless an end may lie behind it.
+            // With edge-triggered events a short read means empty, unless an end of file may follow.
             from.readable = length == scratch.len() || from.hung_up;
             moved += length;
             *quota = quota.saturating_sub(length);

@@ -1,5 +1,5 @@
-//! Questions by TCP: what did not fit a datagram is asked again over a connection. One question after the other, each
-//! passed on over a connection of its own to a resolver.
+//! DNS by TCP: a question whose answer did not fit a datagram comes again over a connection. One question after the
+//! other, each passed on over a connection of its own to a resolver.
 //!
 //! Whatever the sandbox connected to on port 53, it finds this: no other protocol gets out under that number.
 

@@ -1,7 +1,7 @@
 //! Tar archives, in and out, as a stream.
 //!
-//! Written by hand: an archive that comes in is hostile, and all it may do is decided here. What goes out is POSIX
-//! ustar with pax records where a value does not fit; what comes in may also use GNU's long names.
+//! Written by hand: an incoming archive is hostile, and this code decides everything that it may do. Outgoing archives
+//! are POSIX ustar with pax records where a value does not fit; incoming ones may also use GNU's long names.
 
 pub mod header;
 pub mod pack;

@@ -49,7 +49,7 @@ struct Archive<'a> {
 }
 
 impl Archive<'_> {
-    /// Adds one file. What has gone since, or may not be read, is left out; so are sockets and devices.
+    /// Adds one file. Files that are gone or cannot be read are left out; so are sockets and devices.
     fn add(&mut self, directory: impl AsFd, name: &CStr, path: &[u8]) -> Result<()> {
         let Ok(stat) = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) else { return Ok(()) };
         let mut header = Header {

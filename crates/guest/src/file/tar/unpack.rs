@@ -43,7 +43,7 @@ pub fn unpack(guest: &Guest, connection: &mut Connection, path: &str, user: Opti
     connection.reply(&Reply::Done)
 }
 
-/// Whose the files become: root keeps the archive's numbers, as tar(1) does; others can only make files of their own.
+/// The owner of the files: root keeps the archive's ids, as tar(1) does; other users own what they unpack.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owners {
     OfTheArchive,
@@ -176,7 +176,7 @@ impl Unpacking<'_> {
     }
 }
 
-/// Makes room for a new file; a directory that is there is not taken away for one.
+/// Makes room for a new file; an existing directory is not removed for it.
 fn clear(parent: &OwnedFd, name: &CString) -> std::result::Result<(), Errno> {
     match unlinkat(parent, name, AtFlags::empty()) {
         Err(Errno::NOENT) => Ok(()),
@@ -357,7 +357,7 @@ impl<'a> Source<'a> {
         Ok(true)
     }
 
-    /// What follows the archive's end is read and not looked at.
+    /// Bytes after the archive's end are read and ignored.
     fn finish(&mut self) -> Result<()> {
         while self.fill()? {
             self.taken = self.current.len();

@@ -1,4 +1,4 @@
-//! Volumes: none yet, said so that nobody waits for one.
+//! Volumes: not offered yet, with a clear error.
 
 use axum::Json;
 use axum::extract::Path;

@@ -1,7 +1,7 @@
 //! A process's output, collected or marked.
 //!
-//! Session logs carry both streams in one: three bytes of 1 before what went to standard output, three of 2 before
-//! what went to standard error. Clients drop what stands before the first marker and sort the rest.
+//! Session logs carry both streams in one: three bytes of 1 before what went to standard output, three of 2 before what
+//! went to standard error. Clients drop what comes before the first marker and sort the rest.
 
 use cove_protocol::process::{Exit, Info, Selector};
 use cove_protocol::{Event, Request};

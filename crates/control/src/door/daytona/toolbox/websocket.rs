@@ -40,7 +40,7 @@ pub async fn close(mut socket: impl SinkExt<Message> + Unpin, code: u16, reason:
     let _ = socket.flush().await;
 }
 
-/// Close codes that the SDKs tell apart.
+/// Close codes that the SDKs distinguish.
 pub const NORMAL: u16 = 1000;
 pub const FAILED: u16 = 1011;
 

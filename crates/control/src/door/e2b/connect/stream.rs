@@ -1,7 +1,7 @@
 //! Streaming calls: envelopes until the end, always with status 200.
 //!
 //! A streaming answer is made by a task that feeds a channel which is the response's body. When the client goes away
-//! the channel closes and the task is dropped at its next await: what it drives in the sandbox goes on.
+//! the channel closes and the task is dropped at its next await: the process in the sandbox goes on.
 
 use std::future::Future;
 use std::io;
@@ -85,7 +85,7 @@ where
                     // Cuts the connection, so that the client asks for the sandbox's health.
                     Err(Ending::Gone(reason)) => Err(io::Error::new(io::ErrorKind::ConnectionReset, reason)),
                 };
-                // The client may be gone: nothing to tell then.
+                // The client may be gone: nothing to do.
                 let _unread = to.send(last).await;
             }
             () = to.closed() => {}

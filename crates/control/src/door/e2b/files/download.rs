@@ -75,7 +75,7 @@ pub async fn answer(envd: &Envd, user: Option<&str>, query: &Query, parts: &Part
     if parts.method == Method::HEAD {
         return Ok((status, headers).into_response());
     }
-    // What is announced is what is read, though the file may grow meanwhile.
+    // Reads exactly as many bytes as announced, although the file may grow meanwhile.
     let length = length.or((size > 0).then_some(size));
     let ask = Ask::Read { path, user: Some(ROOT.into()), offset, length };
     let (_, operation) = envd.guest.open(&ask).await?;

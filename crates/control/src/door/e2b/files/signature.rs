@@ -30,8 +30,8 @@ impl Invalid {
     }
 }
 
-/// Checks a request's signature against a sandbox's token. The hash comes first: only the holder of a link that was
-/// good once is told that it has expired.
+/// Checks a request's signature against a sandbox's token. The hash comes first: only a caller with a once valid link
+/// learns that it has expired.
 pub fn check(query: &Query, operation: Operation, token: &str, now: i64) -> Result<(), Invalid> {
     let shown = query.get("signature").ok_or(Invalid::Missing)?;
     let expiration = query.get("signature_expiration");

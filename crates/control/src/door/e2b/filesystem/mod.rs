@@ -103,7 +103,7 @@ pub async fn make_directories(envd: &Envd, user: Option<&str>, path: &str) -> Re
     Ok(())
 }
 
-/// Makes the user the owner of a path. The group bears the user's name, as in the original.
+/// Makes the user the owner of a path. The group has the user's name, as in the original.
 pub async fn give(envd: &Envd, user: Option<&str>, path: &str) -> Result<(), Ending> {
     let owner = user.unwrap_or(&envd.default_user).to_owned();
     let ask = |group: Option<String>| Ask::SetAttributes {

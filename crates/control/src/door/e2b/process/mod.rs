@@ -15,7 +15,7 @@ use super::message::process::{
 use crate::guest::GuestError;
 use crate::interpreter;
 
-/// Who runs; those that have ended are not of interest to the dialect, nor are interpreters, which have calls of their own.
+/// Running processes. The dialect does not list ended ones, nor interpreters, which have calls of their own.
 pub async fn list(envd: &Envd, _: Empty) -> Result<ListResponse, Ending> {
     let Reply::Processes { processes } = envd.guest.call(&Ask::Processes).await? else {
         return Err(unexpected().into());
@@ -79,7 +79,7 @@ fn selector(selector: Option<ProcessSelector>) -> Result<guest::Selector, RpcErr
     }
 }
 
-/// A guest's refusal in the dialect's words. A process that has ended is as good as one that never was.
+/// A guest's refusal in the dialect's form. An ended process is treated like an unknown one.
 fn of_process(error: GuestError, process: &guest::Selector) -> Ending {
     match &error {
         GuestError::Failed(failure) if matches!(failure.kind, FailureKind::NotFound | FailureKind::WrongState) => {

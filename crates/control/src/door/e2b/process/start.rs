@@ -1,7 +1,7 @@
 //! Start and Connect: a process's output as a stream of events.
 //!
-//! A client that goes away never ends a process. What the process wrote meanwhile is kept by the guest, up to a
-//! bound, and whoever connects is given all of it from the beginning: the original drops what nobody was there to read.
+//! A client that goes away never ends a process. What the process wrote meanwhile is kept by the guest, up to a bound,
+//! and a client that connects gets all of it from the beginning: the original drops what nobody read.
 
 use cove_protocol::process::{Command, Exit, OnDisconnect, Spec, Stdio};
 use cove_protocol::{Event as GuestEvent, FailureKind, Reply, Request as Ask};
@@ -71,7 +71,7 @@ async fn relay(reply: Reply, mut operation: Operation, outgoing: Outgoing) -> Re
             Some(Item::Stdout(bytes)) => Output::Stdout(bytes),
             Some(Item::Stderr(bytes)) => Output::Stderr(bytes),
             Some(Item::Pty(bytes)) => Output::Pty(bytes),
-            // A client that takes an end for an exit would miss that the time was up: tell it so instead.
+            // A client would mistake this end for an exit and miss the timeout: report the timeout instead.
             Some(Item::Event(GuestEvent::Exited { exit })) if exit.timed_out => {
                 return Err(RpcError::deadline().into());
             }
@@ -85,7 +85,7 @@ async fn relay(reply: Reply, mut operation: Operation, outgoing: Outgoing) -> Re
     }
 }
 
-/// In the words of the original's runtime, which clients show to people.
+/// With the original's message, which clients show to people.
 fn ending(exit: Exit) -> EndEvent {
     let status = match (exit.code, exit.signal) {
         (Some(code), _) => format!("exit status {code}"),
