@@ -80,8 +80,8 @@ pub fn enter(sandbox: &Sandbox, port: u16, request: &Parts, now: Timestamp) -> E
         Ok(token) => token,
         Err(reason) => return Entry::Ambiguous(reason),
     };
-    let shown = |name: &&str| request.headers.get(*name).is_some_and(|shown| same(shown, &sandbox.traffic_token));
-    if sandbox.public || SHOWN.iter().any(|name| shown(&name)) {
+    let shown = |name: &str| request.headers.get(name).is_some_and(|shown| same(shown, &sandbox.traffic_token));
+    if sandbox.public || SHOWN.iter().any(|name| shown(name)) {
         return Entry::Open;
     }
     match token.and_then(|token| opens(sandbox, port, &token, now)) {
