@@ -78,7 +78,7 @@ impl Client {
             return;
         };
         match self.random.below(6) {
-            0 | 1 | 2 => self.write(&id),
+            0..=2 => self.write(&id),
             3 => self.label(&id),
             4 => self.speak(&session),
             _ => self.come_and_go(),
