@@ -36,7 +36,7 @@ def test_programs_of_the_users_own_are_on_the_path_and_text_is_utf_8(sandbox):
     terminal = sandbox.pty.create(PtySize(24, 80))
     sandbox.pty.send_stdin(terminal.pid, b"own; locale charmap; exit\n")
     terminal.wait(on_pty=lambda data: heard.append(data))
-    assert b"\nmine\r\nUTF-8\r\n" in b"".join(heard), heard
+    assert b"\rmine\r\nUTF-8\r\n" in b"".join(heard), heard
 
 
 def test_mistakes_have_their_own_answers(sandbox):

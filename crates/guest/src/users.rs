@@ -125,10 +125,15 @@ impl Users {
     }
 
     pub fn names(&self) -> Names<'_> {
-        Names {
-            users: self.accounts().map(|account| (account.uid, account.name)).collect(),
-            groups: self.groups().map(|group| (group.gid, group.name)).collect(),
+        // Of several names for one number the first counts, as for every program (getpwuid(3)).
+        let mut names = Names::default();
+        for account in self.accounts() {
+            names.users.entry(account.uid).or_insert(account.name);
         }
+        for group in self.groups() {
+            names.groups.entry(group.gid).or_insert(group.name);
+        }
+        names
     }
 
     fn user(&self, account: &Account<'_>) -> User {
@@ -227,6 +232,15 @@ mod tests {
         let user = sandbox().find("4321:990").unwrap();
         assert_eq!((user.uid, user.gid), (4321, 990));
         assert_eq!(sandbox().find("user:docker").unwrap().gid, 990);
+    }
+
+    #[test]
+    fn of_two_names_for_one_number_the_first_is_shown() {
+        let mut users = sandbox();
+        users.passwd.push_str("other:x:1000:1000::/home/other:\n");
+        users.group.push_str("others:x:1000:\n");
+        assert_eq!((users.names().user(1000).as_str(), users.names().group(1000).as_str()), ("user", "user"));
+        assert_eq!(users.find("other").unwrap().home, "/home/other");
     }
 
     #[test]
