@@ -75,6 +75,10 @@ def front(request, place):
     finally:
         proxy.terminate()
         proxy.wait(20)
+        # A test that failed may have left some.
+        told = {"COVE_URL": server.url, "COVE_API_KEY": server.key, "HOME": str(place)}
+        if left := world.run(PROGRAM, "ls", "-q", environment=told).stdout.split():
+            world.run(PROGRAM, "rm", *left, environment=told)
         server.leave()
         world.end()
 
