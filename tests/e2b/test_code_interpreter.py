@@ -62,6 +62,14 @@ def test_a_context_in_roots_home_is_roots_as_in_the_original(box):
         box.create_code_context(cwd="/nowhere")
 
 
+def test_the_newest_context_is_listed_last(box):
+    context = box.create_code_context()
+    listed = box.list_code_contexts()
+    assert {known.language for known in listed[:2]} == {"python", "javascript"}, "those that the original starts by itself"
+    assert listed[-1].id == context.id
+    box.remove_code_context(context)
+
+
 def test_every_context_that_is_listed_is_there(box):
     listed = {context.language: context for context in box.list_code_contexts()}
     assert {"python", "javascript"} <= set(listed)

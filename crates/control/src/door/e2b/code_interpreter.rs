@@ -101,7 +101,9 @@ async fn list(Extension(Reached { app, sandbox, guest }): Extension<Reached>) ->
             Err(error) => return Err(refusal(error)),
         }
     }
-    let contexts = app.interpreter().list(&guest).await.map_err(refusal)?;
+    let mut contexts = app.interpreter().list(&guest).await.map_err(refusal)?;
+    // They are the oldest in the original, whenever they were started here: the newest context is the last.
+    contexts.sort_by_key(|context| !context.id.is_default());
     Ok(Json(contexts.iter().map(describe).collect::<Vec<_>>()).into_response())
 }
 
