@@ -3,7 +3,7 @@
 mod house;
 
 use cove_engine::Spec;
-use cove_engine::spec::{Limits, SandboxId};
+use cove_engine::spec::{Limits, SandboxId, Storage};
 use house::House;
 
 /// A package of one program, as pip takes it; made by Python itself, so that no index is needed.
@@ -136,6 +136,18 @@ fn text_is_utf_8_names_resolve_and_both_users_are_one() {
     );
     assert_eq!(other.stdout, "1000\ndaytona\n/home/daytona\n/home/daytona/.local/bin\n0\n", "{other:?}");
     assert_eq!(house.run_as(&id, Some("root"), "echo $PATH | cut -d: -f1").stdout, "/root/.local/bin\n");
+    house.engine.destroy(&id).unwrap();
+    house.assert_empty();
+}
+
+#[test]
+fn df_shows_the_disk_that_the_sandbox_has() {
+    let house = House::open();
+    let limits = Limits { disk: Some(256 << 20), ..house.spec().limits };
+    let id = house.engine.launch(&Spec { storage: Storage::Disk, limits, ..house.spec() }).unwrap().id;
+    assert_eq!(house.output(&id, "df -k / | tail -n 1 | tr -s ' ' | cut -d' ' -f2"), "262144");
+    assert_eq!(house.output(&id, "df -h /tmp | tail -n 1 | tr -s ' ' | cut -d' ' -f2"), "256M");
+    assert_eq!(house.run(&id, "df /nowhere").code, 1);
     house.engine.destroy(&id).unwrap();
     house.assert_empty();
 }
