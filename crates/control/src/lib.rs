@@ -40,6 +40,7 @@ pub mod key;
 pub mod ledger;
 mod lines;
 pub mod lock;
+mod nearest;
 mod neighbourhood;
 mod noted;
 pub mod peer;

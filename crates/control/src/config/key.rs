@@ -1,5 +1,7 @@
 //! Every key: its kind, and the environment variable that sets it.
 
+use crate::nearest::distance;
+
 /// What a value must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -75,6 +77,7 @@ pub const KEYS: &[Key] = &[
     key("tls.listen", Kind::Text, "COVE_TLS"),
     key("tls.certificate", Kind::Text, "COVE_TLS_CERTIFICATE"),
     key("tls.key", Kind::Text, "COVE_TLS_KEY"),
+    key("e2b.tokens_optional", Kind::Switch, "COVE_E2B_TOKENS_OPTIONAL"),
     key("quota.cpus_per_sandbox", Kind::Number, "COVE_QUOTA_CPUS_PER_SANDBOX"),
     key("quota.memory_per_sandbox", Kind::Integer, "COVE_QUOTA_MEMORY_PER_SANDBOX"),
     key("quota.session_bytes", Kind::Integer, "COVE_QUOTA_SESSION_BYTES"),
@@ -138,22 +141,6 @@ pub(super) fn nearest(name: &str) -> Option<&'static str> {
         let close = best.0 <= usize::from(word.len() > 4);
         close.then_some(best.1)
     })
-}
-
-/// Letters to add, drop or change (Levenshtein).
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (i, a) in one.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in other.iter().enumerate() {
-            let change = diagonal + usize::from(a != *b);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[other.len()]
 }
 
 #[cfg(test)]

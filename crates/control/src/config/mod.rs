@@ -41,6 +41,7 @@ pub struct Config {
     /// Previews are at `{port}-{id}.{domain}`.
     pub domain: String,
     pub tls: Tls,
+    pub e2b: E2b,
     /// Maxima of an organisation that has none of its own.
     pub quota: Quota,
     pub capacity: Capacity,
@@ -84,6 +85,15 @@ pub struct Tls {
     /// A PEM file with the certificate and its chain; the local authority signs one where absent.
     pub certificate: Option<PathBuf>,
     pub key: Option<PathBuf>,
+}
+
+/// What the E2B door lets old clients do.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct E2b {
+    /// A sandbox of the first version's create whose `secure` is not set has a daemon without a token, as in the original:
+    /// for clients from before tokens. Whoever knows the id of such a sandbox, which its previews show, may use it.
+    pub tokens_optional: bool,
 }
 
 /// How much this server takes on. Zero is no limit.
@@ -259,6 +269,7 @@ impl Default for Config {
             peer_authority: None,
             domain: "localhost".into(),
             tls: Tls::default(),
+            e2b: E2b::default(),
             quota: Quota::default(),
             capacity: Capacity::default(),
             connections: Connections::default(),

@@ -33,6 +33,18 @@ pub enum Kind {
 }
 
 impl Kind {
+    pub const ALL: [Kind; 9] = [
+        Kind::Created,
+        Kind::Started,
+        Kind::Paused,
+        Kind::Resumed,
+        Kind::Stopped,
+        Kind::Archived,
+        Kind::Destroyed,
+        Kind::Failed,
+        Kind::Updated,
+    ];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Kind::Created => "sandbox.created",
@@ -64,7 +76,7 @@ pub struct Event {
     pub seq: i64,
     pub organisation: String,
     pub sandbox: Option<String>,
-    /// Such as `sandbox.stopped`.
+    #[schema(value_type = Kind)]
     pub kind: String,
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
@@ -82,6 +94,8 @@ pub struct EventFilter {
     pub since: Option<Timestamp>,
     /// Earlier than this time.
     pub before: Option<Timestamp>,
+    /// Before the event of this number.
+    pub before_seq: Option<i64>,
 }
 
 /// A state that this server has just written, transitions included: for doors with live clients.

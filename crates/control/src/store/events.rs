@@ -70,6 +70,9 @@ impl Store {
         if let Some(before) = filter.before {
             sql.push(&format!(" AND at < {}", before.as_millisecond()));
         }
+        if let Some(before) = filter.before_seq {
+            sql.push(&format!(" AND seq < {before}"));
+        }
         sql.push(which);
         let mut query = sqlx::query(sqlx::AssertSqlSafe(sql.text));
         for bind in sql.binds {

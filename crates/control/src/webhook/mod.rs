@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
 use crate::clock::Timestamp;
-use crate::event::{Event, EventFilter};
+use crate::event::{Event, EventFilter, Kind};
 use crate::job::{DELIVERY, NewJob};
+use crate::nearest::nearest;
 use crate::{App, Caller, Error, Scope, neighbourhood, random};
 
 /// How long a receiver may take to answer.
@@ -76,6 +77,13 @@ impl App {
             neighbourhood::check_url(&self.config().private_targets, &parsed).map_err(|reason| {
                 Error::Forbidden(format!("url: {reason}; only an operator's webhook may go there"))
             })?;
+        }
+        // A kind that never happens would be a webhook that is never called.
+        if let Some(unknown) = kinds.iter().find(|kind| Kind::ALL.iter().all(|known| known.as_str() != **kind)) {
+            let known = Kind::ALL.map(Kind::as_str);
+            let meant = nearest(unknown, known).map(|meant| format!("; {meant:?} is one")).unwrap_or_default();
+            let message = format!("{unknown:?} is no kind of event{meant}. There are {}", known.join(", "));
+            return Err(Error::invalid("kinds", message));
         }
         if self.store().webhooks(Some(&caller.organisation)).await?.len() >= MOST {
             return Err(Error::Quota { message: format!("an organisation has at most {MOST} webhooks") });

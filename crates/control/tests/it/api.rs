@@ -91,7 +91,7 @@ async fn files_go_in_and_come_out_whole_and_in_parts() {
 async fn bad_input_is_told_by_name() {
     let t = TestApp::new().await;
     let cases = [
-        (json!({"nmae": "x"}), "body: unknown field `nmae`"),
+        (json!({"nmae": "x"}), "body: unknown field `nmae`: did you mean `name`?"),
         (json!({"name": "a b"}), "name: 1 to 128 letters"),
         (
             json!({"limits": {"cpus": 64.0}}),

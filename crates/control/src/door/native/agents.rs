@@ -18,8 +18,8 @@ use crate::session::agent::OneShot;
 #[serde(deny_unknown_fields)]
 pub struct OneShotBody {
     code: String,
-    /// `python` (the default), `javascript` or `bash`.
-    language: Option<String>,
+    /// `python` where absent.
+    language: Option<OneShotLanguage>,
     /// The template.
     environment: Option<String>,
     provider: Option<String>,
@@ -27,6 +27,26 @@ pub struct OneShotBody {
     env: BTreeMap<String, String>,
     /// Five minutes where absent.
     timeout_seconds: Option<f64>,
+}
+
+/// What runs as one file.
+#[derive(Debug, Clone, Copy, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OneShotLanguage {
+    Python,
+    #[serde(rename = "javascript")]
+    JavaScript,
+    Bash,
+}
+
+impl OneShotLanguage {
+    fn name(self) -> &'static str {
+        match self {
+            OneShotLanguage::Python => "python",
+            OneShotLanguage::JavaScript => "javascript",
+            OneShotLanguage::Bash => "bash",
+        }
+    }
 }
 
 #[derive(Debug, Serialize, utoipa::ToSchema)]
@@ -54,7 +74,7 @@ pub async fn execute(
     let shot = OneShot {
         agent: agent_id,
         code: body.code,
-        language: body.language,
+        language: body.language.map(|language| language.name().to_owned()),
         template: body.environment,
         provider: body.provider,
         env: body.env,

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use super::auth::Authenticated;
 use super::error::ApiError;
 use super::extract::{Params, within};
-use crate::event::{Event, EventFilter};
+use crate::event::{Event, EventFilter, Kind};
 use crate::{App, Caller, Error};
 
 /// Other servers' events are found by looking; our own wake the follower at once.
@@ -25,8 +25,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub struct EventQuery {
     /// Of this sandbox, by id.
     sandbox: Option<String>,
-    /// Such as `sandbox.stopped`.
-    kind: Option<String>,
+    /// Of this kind alone.
+    kind: Option<Kind>,
     /// Events after this number.
     after: Option<i64>,
     #[param(minimum = 1, maximum = 1000)]
@@ -41,8 +41,8 @@ pub struct EventQuery {
 pub struct FollowQuery {
     /// Of this sandbox, by id.
     sandbox: Option<String>,
-    /// Such as `sandbox.stopped`.
-    kind: Option<String>,
+    /// Of this kind alone.
+    kind: Option<Kind>,
     /// Events after this number.
     after: Option<i64>,
     /// End after this time; never where absent.
@@ -50,7 +50,8 @@ pub struct FollowQuery {
     for_seconds: Option<u32>,
 }
 
-fn filter(caller: &Caller, sandbox: Option<String>, kind: Option<String>) -> EventFilter {
+fn filter(caller: &Caller, sandbox: Option<String>, kind: Option<Kind>) -> EventFilter {
+    let kind = kind.map(|kind| kind.as_str().to_owned());
     EventFilter { organisation: Some(caller.organisation.clone()), sandbox, kind, ..EventFilter::default() }
 }
 

@@ -41,6 +41,7 @@ pub struct ExecBody {
 }
 
 #[derive(Debug, Clone, Copy, Deserialize, Serialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Size {
     #[schema(minimum = 1)]
     pub rows: u16,

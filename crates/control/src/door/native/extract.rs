@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::error::ApiError;
 use crate::Error;
+use crate::door::known::explained;
 
 /// Bodies of messages are small; files are streamed.
 const LARGEST: usize = 16 << 20;
@@ -49,7 +50,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     if !bytes.trim_ascii_start().starts_with(b"{") {
         return Err(Error::invalid("body", "a JSON object is wanted"));
     }
-    serde_json::from_slice(bytes).map_err(|error| Error::invalid("body", error.to_string()))
+    serde_json::from_slice(bytes).map_err(|error| Error::invalid("body", explained(&error.to_string())))
 }
 
 /// A number that was asked for, or the usual one; never one outside of what the document says.
@@ -68,7 +69,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         let query = Query::<T>::try_from_uri(&parts.uri).map_err(|error| {
-            Error::invalid("query", error.body_text().replace("Failed to deserialize query string: ", ""))
+            Error::invalid("query", explained(&error.body_text().replace("Failed to deserialize query string: ", "")))
         })?;
         Ok(Params(query.0))
     }

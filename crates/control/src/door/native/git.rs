@@ -10,7 +10,7 @@ use super::auth::Authenticated;
 use super::error::ApiError;
 use super::extract::{Body, Params, Path};
 use crate::git::{Branches, Cloning, Commit, Credentials, Diff, DiffRange, Git, NewCommit, Pull, Push, Status, Tls};
-use crate::{App, Caller, Scope};
+use crate::{App, Caller, Error, Scope};
 
 /// Who asks, and for which sandbox. It is reached last: a request that is wrong in itself wakes nobody.
 pub struct Asked {
@@ -250,12 +250,12 @@ pub async fn history(asked: Asked, Params(query): Params<HistoryQuery>) -> Resul
 #[serde(deny_unknown_fields)]
 pub struct DiffQuery {
     path: String,
-    /// What the next commit would hold, rather than what is not staged yet.
+    /// What the next commit would hold, rather than what is not staged yet. Not together with `from`.
     #[serde(default)]
     staged: bool,
     /// From this commit.
     from: Option<String>,
-    /// To this one; to the work tree where absent.
+    /// To this one; to the work tree where absent. Only together with `from`.
     to: Option<String>,
     /// One file or folder alone.
     file: Option<String>,
@@ -266,13 +266,15 @@ pub struct DiffQuery {
     params(("id" = String, Path, description = "id or name"), DiffQuery),
     responses((status = 200, description = "Counts by file, and the patch", body = Diff)))]
 pub async fn diff(asked: Asked, Params(query): Params<DiffQuery>) -> Result<Json<Diff>, ApiError> {
-    let git = asked.to_look().await?;
     let range = match (query.from, query.to, query.staged) {
-        (Some(from), Some(to), _) => DiffRange::Between(from, to),
-        (Some(from), None, _) => DiffRange::Since(from),
-        (None, _, true) => DiffRange::Staged,
-        (None, _, false) => DiffRange::Worktree,
+        (None, Some(_), _) => return Err(Error::invalid("to", "needs `from`: the commit to compare with").into()),
+        (Some(_), _, true) => return Err(Error::invalid("staged", "cannot be combined with `from`").into()),
+        (Some(from), Some(to), false) => DiffRange::Between(from, to),
+        (Some(from), None, false) => DiffRange::Since(from),
+        (None, None, true) => DiffRange::Staged,
+        (None, None, false) => DiffRange::Worktree,
     };
+    let git = asked.to_look().await?;
     let files: Vec<String> = query.file.into_iter().collect();
     Ok(Json(git.diff(&query.path, &range, &files).await?))
 }

@@ -18,6 +18,7 @@ mod git;
 mod insight;
 mod jobs;
 mod keys;
+mod known;
 mod lifecycle;
 mod openapi;
 mod organisations;
@@ -233,7 +234,9 @@ pub fn router(app: App) -> Router {
         }
         _ => handler,
     });
-    let guarded = router.merge(aliases).route_layer(from_fn_with_state(app.clone(), auth::guard));
+    // The key first: who has none learns nothing of what a call takes.
+    let strict = router.merge(aliases).route_layer(from_fn(known::guard));
+    let guarded = strict.route_layer(from_fn_with_state(app.clone(), auth::guard));
     guarded
         // Previews check the sandbox's own tokens themselves.
         .merge(unguarded().guarded(|_, handler| handler))

@@ -111,6 +111,7 @@ pub struct ListQuery {
     /// `name=value`; several are parted by commas and must all match.
     label: Option<String>,
     /// States, parted by commas; all but destroyed where absent.
+    #[param(value_type = Option<Vec<Life>>, style = Form, explode = false)]
     state: Option<String>,
     template: Option<String>,
     /// The beginning of the name.
@@ -144,7 +145,11 @@ impl ListQuery {
         }
         let states = self.state.iter().flat_map(|text| text.split(',')).filter(|word| !word.is_empty());
         let states = states
-            .map(|word| Life::parse(word).ok_or_else(|| Error::invalid("state", format!("{word:?} is no state"))))
+            .map(|word| {
+                let known = || Life::ALL.map(|state| state.to_string()).join(", ");
+                Life::parse(word)
+                    .ok_or_else(|| Error::invalid("state", format!("{word:?} is no state: there are {}", known())))
+            })
             .collect::<Result<_, _>>()?;
         Ok(Filter {
             labels,

@@ -27,11 +27,44 @@ pub struct CreateSession {
     provider: Option<String>,
     /// The template; `base` where absent.
     environment: Option<String>,
-    /// A sandbox that is there already, by id or name; it outlives the session.
+    /// A sandbox that is there already, by id or name; it outlives the session. Excludes all else, which is about a new
+    /// one.
     sandbox_id: Option<String>,
     /// All else that a new sandbox can have.
-    #[serde(deserialize_with = "object")]
-    sandbox: CreateSandbox,
+    #[schema(value_type = CreateSandbox)]
+    sandbox: Given,
+}
+
+/// What a new sandbox shall have, and the names that were given: `null` has a meaning for some.
+#[derive(Debug, Default)]
+struct Given {
+    names: Vec<String>,
+    wanted: CreateSandbox,
+}
+
+impl<'de> Deserialize<'de> for Given {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let fields: serde_json::Value = object(from)?;
+        let names = fields.as_object().into_iter().flat_map(|fields| fields.keys().cloned()).collect();
+        let wanted = serde_json::from_value(fields).map_err(serde::de::Error::custom)?;
+        Ok(Given { names, wanted })
+    }
+}
+
+/// As the document shows its default.
+impl Serialize for Given {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.wanted.serialize(to)
+    }
+}
+
+impl CreateSession {
+    /// The first option that a sandbox which is there already cannot be given any more.
+    fn about_a_new_sandbox(&self) -> Option<String> {
+        let own = [("provider", self.provider.is_some()), ("environment", self.environment.is_some())];
+        let own = own.into_iter().find(|(_, given)| *given).map(|(name, _)| name.to_owned());
+        own.or_else(|| self.sandbox.names.first().map(|name| format!("sandbox.{name}")))
+    }
 }
 
 #[derive(Debug, Serialize, utoipa::ToSchema)]
@@ -52,7 +85,11 @@ pub async fn create(
     headers: HeaderMap,
     OptionalBody(body): OptionalBody<CreateSession>,
 ) -> Result<(StatusCode, Json<CreatedSession>), ApiError> {
-    let mut sandbox = body.sandbox;
+    if let (Some(existing), Some(option)) = (&body.sandbox_id, body.about_a_new_sandbox()) {
+        let message = format!("only for a new sandbox: `sandbox_id` names {existing}, which is there already");
+        return Err(Error::invalid(option, message).into());
+    }
+    let mut sandbox = body.sandbox.wanted;
     sandbox.provider = body.provider.or(sandbox.provider);
     sandbox.template = body.environment.or(sandbox.template);
     let new = NewSession { sandbox: sandbox.into_domain(None), existing: body.sandbox_id };

@@ -10,6 +10,7 @@ use super::error::ApiError;
 use super::extract::{Body, Path};
 use crate::App;
 use crate::clock::Timestamp;
+use crate::event::Kind;
 use crate::webhook::Webhook;
 
 #[derive(Debug, Serialize, utoipa::ToSchema)]
@@ -17,6 +18,7 @@ pub struct WebhookView {
     id: String,
     url: String,
     /// All where empty.
+    #[schema(value_type = Vec<Kind>)]
     kinds: Vec<String>,
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
@@ -35,6 +37,7 @@ pub struct CreateWebhook {
     url: String,
     /// Kinds of event; an empty list means all.
     #[serde(default)]
+    #[schema(value_type = Vec<Kind>)]
     kinds: Vec<String>,
 }
 
