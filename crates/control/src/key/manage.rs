@@ -68,6 +68,24 @@ impl App {
         self.store().keys(&caller.organisation).await
     }
 
+    /// The key that the caller came with.
+    pub async fn own_key(&self, caller: &Caller) -> Result<Key, Error> {
+        let keys = self.store().keys(&caller.organisation).await?;
+        keys.into_iter().find(|key| key.id == caller.key).ok_or_else(|| Error::not_found("key", &caller.key))
+    }
+
+    /// The organisation that the caller's key belongs to.
+    pub async fn own_organisation(&self, caller: &Caller) -> Result<Organisation, Error> {
+        let found = self.store().organisation(&caller.organisation).await?;
+        found.ok_or_else(|| Error::not_found("organisation", &caller.organisation))
+    }
+
+    /// When this installation began: with its first organisation.
+    pub async fn installed_at(&self) -> Result<Timestamp, Error> {
+        let first = self.store().organisations().await?.into_iter().map(|organisation| organisation.created_at).min();
+        Ok(first.unwrap_or_else(|| self.now()))
+    }
+
     pub async fn revoke_key(&self, caller: &Caller, id: &str) -> Result<(), Error> {
         caller.require(Scope::Admin)?;
         let revoked = self.store().revoke_key(&caller.organisation, id, self.now().as_millisecond()).await?;

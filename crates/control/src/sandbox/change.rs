@@ -272,6 +272,7 @@ impl App {
         for _ in 0..ATTEMPTS {
             let mut sandbox = self.there(id).await?;
             let span = change(self, &mut sandbox)?;
+            sandbox.updated_at = Some(self.now());
             let event = self.sandbox_event(&sandbox, Kind::Updated);
             let along = Along { event: Some(&event), span: span.as_ref(), audit: Some(asked), ..Along::default() };
             if self.store().update_sandbox_along(&mut sandbox, along).await? == Written::Done {

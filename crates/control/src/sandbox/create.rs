@@ -115,6 +115,7 @@ impl App {
             created_at: now,
             started_at: None,
             last_activity_at: now,
+            updated_at: None,
             metered_from: now,
             access_token: random::token(),
             traffic_token: random::token(),
@@ -220,6 +221,7 @@ impl App {
             state_since: now,
             started_at: Some(now),
             last_activity_at: now,
+            updated_at: None,
             metered_from: now,
             ..sandbox.clone()
         };

@@ -37,6 +37,11 @@ impl App {
         self.ask(caller, id_or_name, Event::Stop, "a stop").await
     }
 
+    /// A stop that gives processes no time to end by themselves.
+    pub async fn kill(&self, caller: &Caller, id_or_name: &str) -> Result<Sandbox, Error> {
+        self.ask(caller, id_or_name, Event::Kill, "a forced stop").await
+    }
+
     pub async fn pause(&self, caller: &Caller, id_or_name: &str) -> Result<Sandbox, Error> {
         self.ask(caller, id_or_name, Event::Pause, "a pause").await
     }
@@ -158,7 +163,9 @@ impl App {
             self.check_here(&sandbox).await?;
             // For the ephemeral a stop, asked or not, is the end.
             let event = match event {
-                Event::Stop | Event::Departed if sandbox.timers.ephemeral || sandbox.pool.is_some() => Event::Destroy,
+                Event::Stop | Event::Kill | Event::Departed if sandbox.timers.ephemeral || sandbox.pool.is_some() => {
+                    Event::Destroy
+                }
                 event => event,
             };
             self.check_capable(&sandbox, event)?;
@@ -190,6 +197,7 @@ impl App {
         match effect {
             Effect::Launch => provider.launch(&sandbox.spec()?).await?,
             Effect::Stop => provider.stop(&sandbox.id, STOP_GRACE).await?,
+            Effect::Kill => provider.stop(&sandbox.id, Duration::ZERO).await?,
             Effect::Pause => provider.pause(&sandbox.id).await?,
             Effect::Resume => provider.resume(&sandbox.id).await?,
             Effect::Export => self.export(sandbox).await?,
@@ -340,7 +348,7 @@ impl App {
                 "provider {} cannot pause: without root a server needs a delegated control group (`cove doctor` tells how)",
                 sandbox.provider
             ))),
-            Event::Stop | Event::Archive if !capabilities.persistent => {
+            Event::Stop | Event::Kill | Event::Archive if !capabilities.persistent => {
                 Err(Error::Unsupported(format!("provider {} keeps no files over a stop", sandbox.provider)))
             }
             Event::Archive if sandbox.timers.ephemeral => {
@@ -373,6 +381,7 @@ fn action(event: Event) -> &'static str {
     match event {
         Event::Start => "sandbox.start",
         Event::Stop => "sandbox.stop",
+        Event::Kill => "sandbox.kill",
         Event::Pause => "sandbox.pause",
         Event::Resume => "sandbox.resume",
         Event::Archive => "sandbox.archive",
@@ -385,7 +394,7 @@ fn action(event: Event) -> &'static str {
 fn success(effect: Effect) -> Event {
     match effect {
         Effect::Launch => Event::Launched,
-        Effect::Stop => Event::Stopped,
+        Effect::Stop | Effect::Kill => Event::Stopped,
         Effect::Pause => Event::Paused,
         Effect::Resume => Event::Resumed,
         Effect::Export => Event::Exported,
@@ -397,7 +406,7 @@ fn success(effect: Effect) -> Event {
 fn noun(effect: Effect) -> &'static str {
     match effect {
         Effect::Launch => "the start",
-        Effect::Stop => "the stop",
+        Effect::Stop | Effect::Kill => "the stop",
         Effect::Pause => "the pause",
         Effect::Resume => "the resume",
         Effect::Export => "the archive",

@@ -69,6 +69,9 @@ pub struct Sandbox {
     /// The latest start.
     pub started_at: Option<Timestamp>,
     pub last_activity_at: Timestamp,
+    /// The latest change of labels, limits, timers, network, name or visibility.
+    #[serde(default)]
+    pub updated_at: Option<Timestamp>,
     /// From when on the present rate of use is not yet in the account.
     pub metered_from: Timestamp,
 

@@ -131,6 +131,8 @@ pub enum Event {
     // Asked for, by a person, a program or a timer.
     Start,
     Stop,
+    /// A stop that gives processes no time to end by themselves.
+    Kill,
     Pause,
     Resume,
     Archive,
@@ -161,6 +163,7 @@ pub enum Event {
 pub enum Effect {
     Launch,
     Stop,
+    Kill,
     Pause,
     Resume,
     /// Files to the object store, then off the provider.
@@ -188,7 +191,7 @@ impl Denied {
     fn sentence(&self) -> String {
         let verb = match self.event {
             Event::Start => "be started",
-            Event::Stop => "be stopped",
+            Event::Stop | Event::Kill => "be stopped",
             Event::Pause => "be paused",
             Event::Resume => "be resumed",
             Event::Archive => "be archived",
@@ -249,8 +252,9 @@ pub fn apply(state: State, event: Event) -> Result<Step, Denied> {
         (Running, Event::Start | Event::Resume) => to(Running),
         (Failed, Event::Recover) => doing(Starting, Effect::Launch),
         (Running | Paused | Failed, Event::Stop) => doing(Stopping, Effect::Stop),
-        (Stopped, Event::Stop) => to(Stopped),
-        (Archived, Event::Stop) => to(Archived),
+        (Running | Paused | Failed, Event::Kill) => doing(Stopping, Effect::Kill),
+        (Stopped, Event::Stop | Event::Kill) => to(Stopped),
+        (Archived, Event::Stop | Event::Kill) => to(Archived),
         (Running, Event::Pause) => doing(Pausing, Effect::Pause),
         (Paused, Event::Pause) => to(Paused),
         (Stopped, Event::Archive) => doing(Archiving, Effect::Export),

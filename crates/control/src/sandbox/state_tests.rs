@@ -15,6 +15,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         proptest::sample::select(vec![
             Event::Start,
             Event::Stop,
+            Event::Kill,
             Event::Pause,
             Event::Resume,
             Event::Archive,
@@ -40,7 +41,7 @@ fn any_event() -> impl Strategy<Value = Event> {
 fn success(effect: Effect) -> Event {
     match effect {
         Effect::Launch => Event::Launched,
-        Effect::Stop => Event::Stopped,
+        Effect::Stop | Effect::Kill => Event::Stopped,
         Effect::Pause => Event::Paused,
         Effect::Resume => Event::Resumed,
         Effect::Export => Event::Exported,

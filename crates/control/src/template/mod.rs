@@ -13,6 +13,8 @@ use std::path::Path;
 use cove_engine::spec::{Limits, Root};
 use serde::{Deserialize, Serialize};
 
+use crate::clock::Timestamp;
+
 pub use self::built::{Built, CODE_INTERPRETER, ROOM, Unusable, layers_of};
 pub use self::unused::{Held, hold};
 
@@ -35,6 +37,8 @@ pub struct Template {
     pub interpreter: bool,
     /// The organisation that owns it; a built-in belongs to everybody.
     pub organisation: Option<String>,
+    /// When it was built on this machine; one that needs no building was not.
+    pub built_at: Option<Timestamp>,
 }
 
 /// The templates that every installation has. `data` is the server's data directory.
@@ -52,6 +56,7 @@ pub fn built_in(data: &Path, limits: Limits) -> Vec<Template> {
         cwd: None,
         interpreter: false,
         organisation: None,
+        built_at: None,
     };
     let code_interpreter = code_interpreter(data, &base);
     vec![base, code_interpreter]
@@ -69,6 +74,7 @@ fn code_interpreter(data: &Path, base: &Template) -> Template {
     match Built::load(data, CODE_INTERPRETER) {
         Ok(built) => {
             template.root = Root::BaseWith(built.roots(data));
+            template.built_at = built.built_at.parse().ok();
             template.env = built.env;
             template.description = format!("base with {} for cells with rich results", built.packages.join(", "));
         }
@@ -78,6 +84,11 @@ fn code_interpreter(data: &Path, base: &Template) -> Template {
 }
 
 impl Template {
+    /// Whether it is all that its description says.
+    pub fn is_ready(&self) -> bool {
+        self.note.is_none()
+    }
+
     pub fn answers_to(&self, name: &str) -> bool {
         self.id == name || self.name == name || self.aliases.iter().any(|alias| alias == name)
     }

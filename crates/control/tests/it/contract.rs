@@ -38,6 +38,7 @@ pub fn sandbox(name: Option<&str>, created: i64) -> Sandbox {
         created_at: at,
         started_at: None,
         last_activity_at: at,
+        updated_at: None,
         metered_from: at,
         access_token: "a".into(),
         traffic_token: "t".into(),

@@ -2,6 +2,7 @@
 
 use std::os::fd::AsRawFd;
 
+use cove_protocol::{Failure, FailureKind};
 use rustix::fs::{AtFlags, CWD, Mode, chmodat, chownat};
 use rustix::process::{Gid, Uid};
 
@@ -28,8 +29,10 @@ pub fn set(guest: &Guest, connection: &mut Connection, wanted: &Wanted<'_>) -> R
     place.path = shown;
     // Held from here on: another file put at the name meanwhile is not touched.
     let file = place.hold().during(format!("open {}", place.path))?;
-    let owner = wanted.owner.map(|owner| actor.users.user_id(owner)).transpose()?.map(Uid::from_raw);
-    let group = wanted.group.map(|group| actor.users.group_id(group)).transpose()?.map(Gid::from_raw);
+    // The file is there: what is not is a wrong argument, not a missing file.
+    let wrong = |failure: Failure| Failure::new(FailureKind::InvalidArgument, failure.message);
+    let owner = wanted.owner.map(|owner| actor.users.user_id(owner)).transpose().map_err(wrong)?.map(Uid::from_raw);
+    let group = wanted.group.map(|group| actor.users.group_id(group)).transpose().map_err(wrong)?.map(Gid::from_raw);
     if owner.is_some() || group.is_some() {
         chownat(&file, c"", owner, group, AtFlags::EMPTY_PATH).during(format!("change the owner of {}", place.path))?;
     }

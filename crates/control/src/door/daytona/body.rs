@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
+use crate::door::known;
 
 /// Messages are held whole, and the routes for files have no limit of axum's: this is it.
 const LARGEST: usize = 16 << 20;
@@ -24,7 +25,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Lenient<T> {
         let read = axum::body::to_bytes(request.into_body(), LARGEST).await;
         let bytes = read.map_err(|error| unreadable(format!("{error} (at most {} MiB)", LARGEST >> 20)))?;
         let text: &[u8] = if bytes.iter().all(u8::is_ascii_whitespace) { b"{}" } else { &bytes };
-        serde_json::from_slice(text).map(Lenient).map_err(|error| unreadable(error.to_string()))
+        known::read(text).map(Lenient).map_err(unreadable)
     }
 }
 

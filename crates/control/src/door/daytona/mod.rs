@@ -14,13 +14,16 @@
 //!
 //! # Layout
 //! * [`view`]: a sandbox as this dialect shows it · [`problem`]: the error envelope · [`body`], [`query`], [`sdk`]:
-//!   clients as they really are · [`token`]: what opens one sandbox
+//!   clients as they really are · [`known`]: what each call takes · [`cors`]: pages of other origins
+//! * [`token`]: what opens one sandbox
 
 mod admit;
 mod api;
 mod body;
+mod cors;
 mod events;
 mod forward;
+mod known;
 mod marks;
 mod origin;
 mod preview;
@@ -31,7 +34,7 @@ mod token;
 mod toolbox;
 mod view;
 
-use axum::Router;
+use axum::{Extension, Router};
 use axum::extract::Request;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::IntoResponse;
@@ -67,13 +70,17 @@ pub fn preview_routes() -> Vec<Route> {
 /// All of it, to be nested under `/daytona`.
 pub fn router(app: App) -> Router {
     let door = Door { app, desk: Desk::default() };
+    // What a call takes is checked once it is known who asks.
     let keyed = |needs: Needs, handler: MethodRouter<Door>| {
-        handler.route_layer(from_fn_with_state((door.clone(), needs), admit::keyed))
+        let strict = handler.route_layer(from_fn(known::guard));
+        strict.route_layer(from_fn_with_state((door.clone(), needs), admit::keyed))
     };
     let inside = |needs: Needs, handler: MethodRouter<()>| {
-        handler.route_layer(from_fn_with_state((door.clone(), needs), admit::into_toolbox))
+        let strict = handler.route_layer(from_fn(known::guard));
+        strict.route_layer(from_fn_with_state((door.clone(), needs), admit::into_toolbox))
     };
     let toolbox = toolbox::limits(toolbox::table().guarded(inside)).fallback(no_such_call);
+    let own_toolbox = Extension(preview::Toolbox(toolbox.clone()));
     let named = tower::service_fn(move |request: Request| {
         let toolbox = toolbox.clone();
         async move { Ok::<_, std::convert::Infallible>(admit::toolbox(toolbox, request).await.into_response()) }
@@ -83,10 +90,11 @@ pub fn router(app: App) -> Router {
         // Where SDKs before 0.128 look for it.
         .nest_service("/api/toolbox", named)
         // It checks the sandbox's own tokens itself.
-        .nest("/preview", preview::table().guarded(|_, handler| handler).with_state(door.clone()))
+        .nest("/preview", preview::table().guarded(|_, handler| handler).layer(own_toolbox).with_state(door.clone()))
         .nest("/api", api::table().guarded(keyed).fallback(no_such_call).with_state(door.clone()))
         .fallback(no_such_call)
         .layer(from_fn(problem::name_the_request))
+        .layer(from_fn(cors::open))
 }
 
 /// Which sandbox a request is about, by its path below `/daytona`.

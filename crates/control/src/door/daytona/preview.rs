@@ -3,10 +3,11 @@
 //! By path, because a client only puts paths behind the link it was given, and a path works without any DNS.
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::Response;
+use axum::{Extension, Router};
 
-use super::admit::{TOKEN_HEADER, TOKEN_QUERY, bearer, not_running, unauthorised};
+use super::admit::{self, TOKEN_HEADER, TOKEN_QUERY, bearer, not_running, unauthorised};
 use super::problem::{Answer, Problem};
 use super::query::Pairs;
 use super::token::Memory;
@@ -17,6 +18,14 @@ use crate::door::table::{Needs, Table};
 use crate::sandbox::Sandbox;
 use crate::secret::same;
 use crate::{Scope, right};
+
+/// Where the original's toolbox listens. It is the same one that `/daytona/toolbox` leads to, and asks for a right even
+/// where the sandbox is public.
+pub const TOOLBOX_PORT: u16 = 2280;
+
+/// The toolbox of all sandboxes, for the port that leads there.
+#[derive(Clone)]
+pub struct Toolbox(pub Router);
 
 /// Any method, and upgrades to WebSockets. The handler checks what the sandbox asks for at its ports.
 pub fn table() -> Table<Door> {
@@ -46,12 +55,19 @@ fn split(uri: &Uri) -> Option<Target> {
     Some(Target { sandbox, port: port.parse().ok().filter(|port| *port != 0)?, token, uri })
 }
 
-async fn serve(State(door): State<Door>, mut request: Request) -> Answer<Response> {
+async fn serve(
+    State(door): State<Door>,
+    Extension(Toolbox(toolbox)): Extension<Toolbox>,
+    mut request: Request,
+) -> Answer<Response> {
     let Some(target) = split(request.uri()) else {
         let message = "a preview is /daytona/preview/SANDBOX/PORT/…";
         return Err(Problem::api(StatusCode::NOT_FOUND, "NOT_FOUND", message));
     };
     let pairs = Pairs::parse(request.uri().query().unwrap_or_default());
+    if target.port == TOOLBOX_PORT {
+        return to_toolbox(door, toolbox, target, request).await;
+    }
     let sandbox = admit(&door, &target, request.headers(), &pairs).await?;
     let below = match &target.token {
         Some(token) => format!("/daytona/preview/{}/{}~{token}", target.sandbox, target.port),
@@ -61,6 +77,23 @@ async fn serve(State(door): State<Door>, mut request: Request) -> Answer<Respons
     let (sandbox, guest) = door.app.reach_any(sandbox.id.as_str()).await.map_err(not_running)?;
     let inside = Inside { app: &door.app, sandbox: &sandbox, guest: &guest, port: target.port };
     forward::to_port(inside, &below, request).await
+}
+
+/// Under the toolbox's own rights; a link that was signed for the port is as good as its token.
+async fn to_toolbox(door: Door, toolbox: Router, target: Target, mut request: Request) -> Answer<Response> {
+    if let Some(token) = &target.token {
+        let sandbox = door.app.sandbox_any(&target.sandbox).await.map_err(|_| unauthorised())?;
+        let until = Memory::of(&sandbox).opens_preview(token, TOOLBOX_PORT, door.app.now().as_second());
+        right::hold_link(from_millisecond(until.ok_or_else(unauthorised)?.saturating_mul(1000)));
+        let token = HeaderValue::from_str(&sandbox.access_token).map_err(|_| unauthorised())?;
+        // The link is the right that counts.
+        request.headers_mut().remove(header::AUTHORIZATION);
+        request.headers_mut().insert(TOKEN_HEADER, token);
+    }
+    let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
+    let uri = format!("/{}{}{query}", target.sandbox, target.uri.path());
+    *request.uri_mut() = uri.parse().map_err(|_| Problem::bad_request("the path cannot be passed on"))?;
+    admit::toolbox(toolbox, request).await
 }
 
 async fn admit(door: &Door, target: &Target, headers: &HeaderMap, pairs: &Pairs) -> Answer<Sandbox> {

@@ -5,6 +5,7 @@ use axum::http::request::Parts;
 use percent_encoding::percent_decode_str;
 
 use super::problem::Problem;
+use crate::clock::Timestamp;
 
 /// All pairs, in order.
 #[derive(Debug, Default, Clone)]
@@ -39,6 +40,25 @@ impl Pairs {
     /// Every one of the name, also written `name[]`.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(key, value)| is(key, name) && !value.is_empty()).map(|(_, value)| value.as_str())
+    }
+
+    /// A switch, which Python writes `True` and JavaScript `true`.
+    pub fn switch(&self, name: &'static str) -> Result<Option<bool>, Problem> {
+        match self.one(name).map(str::to_ascii_lowercase).as_deref() {
+            None => Ok(None),
+            Some("true" | "1") => Ok(Some(true)),
+            Some("false" | "0") => Ok(Some(false)),
+            Some(other) => Err(Problem::bad_request(format!("{name} {other:?} is neither true nor false"))),
+        }
+    }
+
+    /// A moment; one without a zone is in UTC.
+    pub fn time(&self, name: &'static str) -> Result<Option<Timestamp>, Problem> {
+        let Some(text) = self.one(name) else { return Ok(None) };
+        let in_utc = || text.parse::<jiff::civil::DateTime>().ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok();
+        let moment = text.parse::<Timestamp>().ok().or_else(|| in_utc().map(|zoned| zoned.timestamp()));
+        let wrong = || Problem::bad_request(format!("{name} {text:?} is not a time such as 2026-01-31T12:00:00Z"));
+        moment.map(Some).ok_or_else(wrong)
     }
 
     /// A whole number.
@@ -79,5 +99,17 @@ mod tests {
             assert!(Pairs::parse(query).sole("path").is_err(), "{query}");
         }
         assert!(Pairs::parse("limit=x").number::<u32>("limit").is_err());
+    }
+
+    #[test]
+    fn times_are_read_as_every_sdk_writes_them() {
+        let wanted: Timestamp = "2026-01-31T12:00:00.5Z".parse().unwrap();
+        let written = ["2026-01-31T12:00:00.500Z", "2026-01-31T12:00:00.500000%2B0000", "2026-01-31T12:00:00.500000"];
+        for text in written {
+            assert_eq!(Pairs::parse(&format!("from={text}")).time("from").unwrap(), Some(wanted), "{text}");
+        }
+        assert!(Pairs::parse("from=yesterday").time("from").is_err());
+        assert_eq!(Pairs::parse("force=True").switch("force").unwrap(), Some(true));
+        assert!(Pairs::parse("force=maybe").switch("force").is_err());
     }
 }

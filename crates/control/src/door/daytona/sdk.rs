@@ -47,6 +47,42 @@ impl Words {
     }
 }
 
+/// What a client that asks `GET /sandbox` can read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ListShape {
+    /// A page with a cursor.
+    Page,
+    /// All of them, in a bare array: before there were pages.
+    Bare,
+}
+
+impl ListShape {
+    pub fn wanted(headers: &HeaderMap) -> Self {
+        match version(headers) {
+            Some(version) if version < (0, 171, 0) && version != (0, 0, 0) => ListShape::Bare,
+            _ => ListShape::Page,
+        }
+    }
+}
+
+/// What a client makes of a sandbox that is not there any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AfterDelete {
+    /// It takes 404 for the end.
+    Gone,
+    /// It reads the sandbox once more after the delete and fails on 404.
+    Looks,
+}
+
+impl AfterDelete {
+    pub fn of(headers: &HeaderMap) -> Self {
+        match version(headers) {
+            Some(version) if version < (0, 150, 0) && version != (0, 0, 0) => AfterDelete::Looks,
+            _ => AfterDelete::Gone,
+        }
+    }
+}
+
 /// `0.0.0-dev` is how an unreleased SDK calls itself: the newest.
 fn version(headers: &HeaderMap) -> Option<(u32, u32, u32)> {
     let text = headers.get("x-daytona-sdk-version").and_then(|value| value.to_str().ok())?;

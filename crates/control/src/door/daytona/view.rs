@@ -7,11 +7,16 @@ use serde_json::{Value, json};
 
 use super::origin::Origin;
 use super::sdk::Words;
+use crate::clock::Timestamp;
+use crate::door::range::EVERYTHING;
 use crate::sandbox::network::Access;
 use crate::sandbox::{Expiry, Sandbox, State};
 
 /// The one region of this server. Not a name of the original's: its CLI remembers those and would call the cloud.
 pub const REGION: &str = "local";
+
+/// What the dialect calls a sandbox that shares the host's kernel.
+pub const CLASS: &str = "container";
 
 const GIB: u64 = 1 << 30;
 
@@ -47,9 +52,37 @@ fn state_in(words: Words, of: State) -> &'static str {
     }
 }
 
-/// States of ours that a word of theirs stands for.
-pub fn states(word: &str) -> Vec<State> {
-    State::ALL.into_iter().filter(|known| state(*known) == word).collect()
+/// Every word that the dialect has for a state.
+pub const WORDS: [&str; 22] = [
+    "creating",
+    "restoring",
+    "destroyed",
+    "destroying",
+    "started",
+    "stopped",
+    "starting",
+    "stopping",
+    "error",
+    "build_failed",
+    "pending_build",
+    "building_snapshot",
+    "unknown",
+    "pulling_snapshot",
+    "archived",
+    "archiving",
+    "resizing",
+    "snapshotting",
+    "forking",
+    "pausing",
+    "paused",
+    "resuming",
+];
+
+/// States of ours that a word of theirs stands for: none where no sandbox here is ever so. `None` for a word that the
+/// dialect does not have.
+pub fn states(word: &str) -> Option<Vec<State>> {
+    let known = WORDS.contains(&word);
+    known.then(|| State::ALL.into_iter().filter(|known| state(*known) == word).collect())
 }
 
 /// Where a sandbox is headed.
@@ -59,6 +92,34 @@ fn desired(state: State) -> &'static str {
         State::Pausing | State::Paused | State::Stopping | State::Stopped | State::Failed => "stopped",
         State::Archiving | State::Archived => "archived",
         State::Destroying | State::Destroyed => "destroyed",
+    }
+}
+
+pub fn cpu(sandbox: &Sandbox) -> u64 {
+    sandbox.limits.cpus.ceil().max(1.0) as u64
+}
+
+/// In GiB.
+pub fn memory(sandbox: &Sandbox) -> u64 {
+    sandbox.limits.memory.div_ceil(GIB)
+}
+
+/// In GiB.
+pub fn disk(sandbox: &Sandbox) -> u64 {
+    sandbox.limits.disk.unwrap_or(0).div_ceil(GIB)
+}
+
+/// The latest change, of its state or of what it is given.
+pub fn updated_at(sandbox: &Sandbox) -> Timestamp {
+    sandbox.updated_at.map_or(sandbox.state_since, |changed| changed.max(sandbox.state_since))
+}
+
+/// What the dialect calls a backup is an archive: its files are in the object store, or on their way there.
+fn backup(state: State) -> &'static str {
+    match state {
+        State::Archiving => "InProgress",
+        State::Archived | State::Restoring => "Completed",
+        _ => "None",
     }
 }
 
@@ -75,8 +136,10 @@ pub fn sandbox(sandbox: &Sandbox, origin: &Origin) -> Value {
         (false, Some(seconds)) => seconds.div_ceil(60) as i64,
         (false, None) => -1,
     };
-    let closed = sandbox.network.access == Access::Closed;
-    let allowed = (closed && !sandbox.network.allow.is_empty()).then(|| sandbox.network.allow.join(","));
+    let network = &sandbox.network;
+    let denies_all = EVERYTHING.iter().all(|range| network.deny.iter().any(|denied| denied == range));
+    let closed = network.access == Access::Closed || denies_all;
+    let allowed = (closed && !network.allow.is_empty()).then(|| network.allow.join(","));
     let failed = sandbox.state == State::Failed;
     json!({
         "id": sandbox.id.as_str(),
@@ -86,22 +149,23 @@ pub fn sandbox(sandbox: &Sandbox, origin: &Origin) -> Value {
         "env": super::marks::without(&sandbox.env),
         "labels": sandbox.labels,
         "public": sandbox.public,
-        "networkBlockAll": closed && sandbox.network.allow.is_empty(),
+        "networkBlockAll": closed && network.allow.is_empty(),
         "networkAllowList": allowed,
         "kvm": false,
         "spot": false,
         "target": REGION,
-        "cpu": sandbox.limits.cpus.ceil().max(1.0) as u64,
+        "cpu": cpu(sandbox),
         "gpu": 0,
-        "memory": sandbox.limits.memory.div_ceil(GIB),
-        "disk": sandbox.limits.disk.unwrap_or(0).div_ceil(GIB),
+        "memory": memory(sandbox),
+        "disk": disk(sandbox),
         "toolboxProxyUrl": origin.toolbox(),
         "snapshot": sandbox.template,
         "state": state_in(origin.words, sandbox.state),
         "desiredState": desired(sandbox.state),
         "errorReason": failed.then_some(&sandbox.cause.message),
         "recoverable": failed,
-        "backupState": "None",
+        "backupState": backup(sandbox.state),
+        "backupCreatedAt": (sandbox.state == State::Archived).then(|| sandbox.state_since.to_string()),
         "autoStopInterval": stop,
         "autoPauseInterval": pause,
         "autoArchiveInterval": whole_minutes(timers.archive_after_seconds),
@@ -109,9 +173,9 @@ pub fn sandbox(sandbox: &Sandbox, origin: &Origin) -> Value {
         "autoDestroyAt": timers.deadline.filter(|_| timers.at_deadline == Expiry::Destroy).map(|at| at.to_string()),
         "volumes": [],
         "createdAt": sandbox.created_at.to_string(),
-        "updatedAt": sandbox.state_since.to_string(),
+        "updatedAt": updated_at(sandbox).to_string(),
         "lastActivityAt": sandbox.last_activity_at.to_string(),
-        "sandboxClass": "container",
+        "sandboxClass": CLASS,
         "daemonVersion": env!("CARGO_PKG_VERSION"),
     })
 }

@@ -5,14 +5,12 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::Caller;
 use crate::door::daytona::Door;
 use crate::door::daytona::admit::Authenticated;
 use crate::door::daytona::origin::Origin;
 use crate::door::daytona::problem::{Answer, Problem};
 use crate::door::daytona::view::REGION;
-
-const BEGINNING: &str = "1970-01-01T00:00:00Z";
+use crate::{Caller, Scope};
 
 /// Open to all: clients read it before they have a key.
 pub async fn config(origin: Origin) -> Json<Value> {
@@ -39,70 +37,82 @@ pub async fn health(State(door): State<Door>) -> Answer<Json<Value>> {
     }
 }
 
-pub async fn regions(Authenticated(_): Authenticated) -> Json<Value> {
-    Json(json!([{
+/// The one there is, as old as the installation.
+pub async fn regions(State(door): State<Door>, Authenticated(_): Authenticated) -> Answer<Json<Value>> {
+    let since = door.app.installed_at().await?.to_string();
+    Ok(Json(json!([{
         "id": REGION,
         "name": REGION,
         "organizationId": null,
         "regionType": "shared",
-        "createdAt": BEGINNING,
-        "updatedAt": BEGINNING,
-    }]))
+        "createdAt": since,
+        "updatedAt": since,
+    }])))
 }
 
-fn organisation_view(caller: &Caller) -> Value {
-    json!({
-        "id": caller.organisation,
-        "name": caller.organisation,
+async fn organisation_view(door: &Door, caller: &Caller) -> Answer<Value> {
+    let organisation = door.app.own_organisation(caller).await?;
+    Ok(json!({
+        "id": organisation.id,
+        "name": organisation.name,
         "createdBy": caller.organisation,
+        // The one that the key opens, which is what clients look for by this word.
         "personal": true,
         "defaultRegionId": REGION,
-        "createdAt": BEGINNING,
-        "updatedAt": BEGINNING,
+        "createdAt": organisation.created_at.to_string(),
+        "updatedAt": organisation.created_at.to_string(),
         "suspended": false,
-    })
-}
-
-pub async fn organisations(Authenticated(caller): Authenticated) -> Json<Value> {
-    Json(json!([organisation_view(&caller)]))
-}
-
-pub async fn organisation(Authenticated(caller): Authenticated, Path(id): Path<String>) -> Answer<Json<Value>> {
-    if id != caller.organisation {
-        return Err(Problem::api(StatusCode::NOT_FOUND, "NOT_FOUND", format!("organization {id} not found")));
-    }
-    Ok(Json(organisation_view(&caller)))
-}
-
-pub async fn me(Authenticated(caller): Authenticated) -> Json<Value> {
-    Json(json!({
-        "id": caller.key,
-        "name": caller.organisation,
-        "email": "",
-        "publicKeys": [],
-        "createdAt": BEGINNING,
     }))
 }
 
+pub async fn organisations(State(door): State<Door>, Authenticated(caller): Authenticated) -> Answer<Json<Value>> {
+    Ok(Json(json!([organisation_view(&door, &caller).await?])))
+}
+
+pub async fn organisation(
+    State(door): State<Door>,
+    Authenticated(caller): Authenticated,
+    Path(id): Path<String>,
+) -> Answer<Json<Value>> {
+    if id != caller.organisation {
+        return Err(Problem::api(StatusCode::NOT_FOUND, "NOT_FOUND", format!("organization {id} not found")));
+    }
+    Ok(Json(organisation_view(&door, &caller).await?))
+}
+
+pub async fn me(State(door): State<Door>, Authenticated(caller): Authenticated) -> Answer<Json<Value>> {
+    let key = door.app.own_key(&caller).await?;
+    Ok(Json(json!({
+        "id": key.id,
+        "name": key.name,
+        "email": "",
+        "publicKeys": [],
+        "createdAt": key.created_at.to_string(),
+    })))
+}
+
 /// The key in use, without its secret. Others are managed by the native API.
-fn key_view(caller: &Caller) -> Value {
-    json!({
-        "name": caller.key,
-        "value": "****",
-        "createdAt": BEGINNING,
-        "permissions": ["write:sandboxes", "delete:sandboxes"],
-        "lastUsedAt": null,
-        "expiresAt": null,
-        "userId": caller.organisation,
-    })
+async fn key_view(door: &Door, caller: &Caller) -> Answer<Value> {
+    let key = door.app.own_key(caller).await?;
+    let permissions: &[&str] = if caller.may(Scope::Write) { &["write:sandboxes", "delete:sandboxes"] } else { &[] };
+    Ok(json!({
+        "name": key.name,
+        "value": format!("{}****", key.prefix),
+        "createdAt": key.created_at.to_string(),
+        "permissions": permissions,
+        "lastUsedAt": key.last_used_at.map(|at| at.to_string()),
+        "expiresAt": key.expires_at.map(|at| at.to_string()),
+        "userId": key.id,
+        "organizationId": caller.organisation,
+    }))
 }
 
-pub async fn current_key(Authenticated(caller): Authenticated) -> Json<Value> {
-    Json(key_view(&caller))
+pub async fn current_key(State(door): State<Door>, Authenticated(caller): Authenticated) -> Answer<Json<Value>> {
+    Ok(Json(key_view(&door, &caller).await?))
 }
 
-pub async fn keys(Authenticated(caller): Authenticated) -> Json<Value> {
-    Json(json!([key_view(&caller)]))
+pub async fn keys(State(door): State<Door>, Authenticated(caller): Authenticated) -> Answer<Json<Value>> {
+    Ok(Json(json!([key_view(&door, &caller).await?])))
 }
 
 pub async fn no_items(Authenticated(_): Authenticated) -> Json<Value> {

@@ -21,7 +21,7 @@ use crate::sandbox::change::Visibility;
 type One = Answer<Json<Value>>;
 
 #[derive(Deserialize, Default)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Labels {
     labels: BTreeMap<String, String>,
 }
@@ -102,7 +102,7 @@ pub async fn public(
 }
 
 #[derive(Deserialize, Default)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Size {
     cpu: Option<f64>,
     memory: Option<f64>,
@@ -124,7 +124,7 @@ pub async fn resize(
 }
 
 #[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Network {
     network_block_all: Option<bool>,
     network_allow_list: Option<String>,
@@ -138,9 +138,17 @@ pub async fn network(
     Path(id): Path<String>,
     Lenient(body): Lenient<Network>,
 ) -> One {
-    let policy = create::network(body.network_block_all, body.network_allow_list, body.domain_allow_list)
+    let policy = create::network(body.network_block_all, body.network_allow_list, body.domain_allow_list)?
         .ok_or_else(|| Problem::bad_request("name networkBlockAll, networkAllowList or domainAllowList"))?;
     Ok(Json(view::sandbox(&door.app.set_network(&caller, &id, policy).await?, &origin)))
+}
+
+/// What was going on; here every kind counts the same.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct Activity {
+    #[serde(rename = "activityType")]
+    _kind: Option<String>,
 }
 
 /// The SDK sends a content type and no body, and wants 201 and nothing.
@@ -148,6 +156,7 @@ pub async fn activity(
     State(door): State<Door>,
     Authenticated(caller): Authenticated,
     Path(id): Path<String>,
+    Lenient(_): Lenient<Activity>,
 ) -> Answer<StatusCode> {
     let sandbox = door.app.sandbox(&caller, &id).await?;
     door.app.touch(&sandbox.id);

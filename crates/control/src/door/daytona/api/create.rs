@@ -15,6 +15,8 @@ use crate::door::daytona::marks;
 use crate::door::daytona::origin::Origin;
 use crate::door::daytona::problem::{Answer, Problem};
 use crate::door::daytona::view::{self, LONGEST_ARCHIVE_MINUTES};
+use crate::door::known::says_something;
+use crate::door::range;
 use crate::sandbox::network::{Access, NetworkPolicy};
 use crate::sandbox::{Expiry, LimitsChange, NewSandbox, State, TimersChange};
 use crate::{Caller, Error};
@@ -22,8 +24,9 @@ use crate::{Caller, Error};
 /// What the original does where nothing is said.
 const ARCHIVE_DEFAULT_MINUTES: i64 = 7 * 24 * 60;
 
+/// Every field that an SDK since 0.21 sends; what this server does not offer is refused by name as soon as it says something.
 #[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Body {
     name: Option<String>,
     snapshot: Option<String>,
@@ -46,12 +49,24 @@ pub struct Body {
     volumes: Option<Vec<Value>>,
     secrets: Option<Value>,
     build_info: Option<BuildInfo>,
+    /// A region. There is one, and old SDKs always name one of the original's: any is taken.
+    #[serde(rename = "target")]
+    _region: Option<String>,
+    class: Option<Value>,
+    gpu_type: Option<Value>,
+    kvm: Option<Value>,
+    spot: Option<Value>,
+    queue_timeout: Option<Value>,
+    linked_sandbox: Option<Value>,
+    outbound_proxy_url: Option<Value>,
+    otel_endpoint_override: Option<Value>,
 }
 
 #[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 struct BuildInfo {
     dockerfile_content: String,
+    context_hashes: Option<Value>,
 }
 
 fn bad(message: impl Into<String>) -> Problem {
@@ -69,7 +84,7 @@ pub async fn create(
     let template = template(&door, &caller, &body).await?;
     refuse_what_is_not_offered(&body)?;
     let limits = limits(body.cpu, body.memory, body.disk)?;
-    let network = network(body.network_block_all, body.network_allow_list, body.domain_allow_list);
+    let network = network(body.network_block_all, body.network_allow_list, body.domain_allow_list)?;
     // As the original: the internet, unless something else is said.
     let network = network.unwrap_or_else(NetworkPolicy::open);
     let user = body.user.filter(|user| !user.is_empty()).unwrap_or_else(|| marks::USER.into());
@@ -119,6 +134,7 @@ async fn template(door: &Door, caller: &Caller, body: &Body) -> Answer<String> {
         return Err(bad("a sandbox is made from a snapshot or from an image, not from both"));
     }
     let image = plain_image(&build.dockerfile_content)
+        .filter(|_| !says_something(build.context_hashes.as_ref()))
         .ok_or_else(|| bad("building images is not offered by this server; use a snapshot or a plain image name"))?;
     match door.app.template(caller, image).await {
         Ok(template) => Ok(template.name),
@@ -138,18 +154,26 @@ fn plain_image(dockerfile: &str) -> Option<&str> {
 
 fn refuse_what_is_not_offered(body: &Body) -> Answer<()> {
     if body.gpu.is_some_and(|gpu| gpu > 0.0) {
-        return Err(bad("GPUs are not offered by this server"));
+        return Err(bad("gpu: GPUs are not offered by this server"));
     }
     if body.volumes.as_ref().is_some_and(|volumes| !volumes.is_empty()) {
         return Err(bad("volumes are not offered by this server"));
     }
-    let secrets = match &body.secrets {
-        Some(Value::Array(secrets)) => !secrets.is_empty(),
-        Some(Value::Object(secrets)) => !secrets.is_empty(),
-        _ => false,
-    };
-    if secrets {
-        return Err(bad("secrets are not offered by this server; pass env"));
+    let unserved = [
+        ("secrets", &body.secrets, "secrets are not offered; pass env"),
+        ("class", &body.class, "sizes have no names here; set cpu, memory and disk"),
+        ("gpuType", &body.gpu_type, "GPUs are not offered"),
+        ("kvm", &body.kvm, "sandboxes have no virtual machines inside"),
+        ("spot", &body.spot, "no sandbox here is taken away for another"),
+        ("queueTimeout", &body.queue_timeout, "how long a create waits its turn is the operator's to set"),
+        ("linkedSandbox", &body.linked_sandbox, "sandboxes cannot be linked"),
+        ("outboundProxyUrl", &body.outbound_proxy_url, "a proxy of your own for the way out is not offered"),
+        ("otelEndpointOverride", &body.otel_endpoint_override, "where telemetry goes is the operator's to set"),
+    ];
+    for (name, value, reason) in unserved {
+        if says_something(value.as_ref()) {
+            return Err(bad(format!("{name} is not offered by this server: {reason}")));
+        }
     }
     Ok(())
 }
@@ -167,19 +191,27 @@ pub fn limits(cpu: Option<f64>, memory: Option<f64>, disk: Option<f64>) -> Answe
 }
 
 /// `None` where nothing was said about the network.
-pub fn network(block: Option<bool>, allow: Option<String>, domains: Option<String>) -> Option<NetworkPolicy> {
+pub fn network(block: Option<bool>, allow: Option<String>, domains: Option<String>) -> Answer<Option<NetworkPolicy>> {
     let list = |text: &Option<String>| -> Vec<String> {
         let entries = text.iter().flat_map(|text| text.split(','));
-        entries.map(str::trim).filter(|entry| !entry.is_empty()).map(str::to_owned).collect()
+        entries.map(str::trim).filter(|entry| !entry.is_empty()).map(range::normalised).collect()
     };
-    let allowed: Vec<String> = [list(&allow), list(&domains)].concat();
-    match (block, allowed.is_empty()) {
-        (Some(true), _) => Some(NetworkPolicy::closed()),
+    if !list(&domains).is_empty() {
+        return Err(bad("domainAllowList is not offered by this server: name addresses in networkAllowList"));
+    }
+    let allowed = list(&allow);
+    Ok(match (block, allowed.is_empty()) {
+        (Some(true), _) => Some(blocked()),
         (_, false) => Some(NetworkPolicy { access: Access::Closed, allow: allowed, ..NetworkPolicy::default() }),
         (Some(false), true) => Some(NetworkPolicy::open()),
         (None, true) if allow.is_some() || domains.is_some() => Some(NetworkPolicy::open()),
         (None, true) => None,
-    }
+    })
+}
+
+/// A policy that denies everything. Not a sandbox without a network: that could not be opened while it runs.
+fn blocked() -> NetworkPolicy {
+    NetworkPolicy { deny: range::EVERYTHING.map(ToOwned::to_owned).to_vec(), ..NetworkPolicy::open() }
 }
 
 /// Minutes, as this dialect has them.
@@ -259,9 +291,15 @@ mod tests {
 
     #[test]
     fn a_list_of_addresses_closes_all_others() {
-        let policy = network(None, Some("1.2.3.4/32, 10.0.0.0/8".into()), None).unwrap();
-        assert_eq!((policy.access, policy.allow.len()), (Access::Closed, 2));
-        assert_eq!(network(Some(true), None, None), Some(NetworkPolicy::closed()));
-        assert_eq!(network(None, None, None), None);
+        let policy = network(None, Some("1.2.3.4/32, 10.1.2.3/8".into()), None).unwrap().unwrap();
+        assert_eq!((policy.access, policy.allow), (Access::Closed, vec!["1.2.3.4/32".into(), "10.0.0.0/8".into()]));
+        assert_eq!(network(None, None, None).unwrap(), None);
+        assert!(network(None, None, Some("example.com".into())).is_err());
+    }
+
+    #[test]
+    fn a_blocked_network_is_one_that_can_be_opened_again() {
+        let policy = network(Some(true), None, None).unwrap().unwrap();
+        assert!(matches!(policy.to_engine().unwrap(), cove_engine::spec::Network::Full(_)));
     }
 }

@@ -8,7 +8,9 @@ use crate::door::daytona::Door;
 use crate::door::daytona::admit::Authenticated;
 use crate::door::daytona::origin::Origin;
 use crate::door::daytona::problem::{Answer, Problem};
+use crate::door::daytona::query::Pairs;
 use crate::door::daytona::view;
+use crate::sandbox::State as Life;
 
 type One = Answer<Json<Value>>;
 
@@ -21,13 +23,19 @@ pub async fn start(
     Ok(Json(view::sandbox(&door.app.start(&caller, &id).await?, &origin)))
 }
 
+/// With `force` its processes get no time to end by themselves.
 pub async fn stop(
     State(door): State<Door>,
     Authenticated(caller): Authenticated,
     origin: Origin,
     Path(id): Path<String>,
+    pairs: Pairs,
 ) -> One {
-    Ok(Json(view::sandbox(&door.app.stop(&caller, &id).await?, &origin)))
+    let stopped = match pairs.switch("force")? {
+        Some(true) => door.app.kill(&caller, &id).await?,
+        _ => door.app.stop(&caller, &id).await?,
+    };
+    Ok(Json(view::sandbox(&stopped, &origin)))
 }
 
 pub async fn pause(
@@ -52,20 +60,30 @@ pub async fn archive(
     Ok(Json(view::sandbox(&door.app.archive(&caller, &id).await?, &origin)))
 }
 
+/// With `skipStart` one that failed is left stopped, with its files.
 pub async fn recover(
     State(door): State<Door>,
     Authenticated(caller): Authenticated,
     origin: Origin,
     Path(id): Path<String>,
+    pairs: Pairs,
 ) -> One {
-    Ok(Json(view::sandbox(&door.app.recover(&caller, &id).await?, &origin)))
+    let failed = door.app.sandbox(&caller, &id).await?.state == Life::Failed;
+    let recovered = match pairs.switch("skipStart")? {
+        Some(true) if failed => door.app.stop(&caller, &id).await?,
+        _ => door.app.recover(&caller, &id).await?,
+    };
+    Ok(Json(view::sandbox(&recovered, &origin)))
 }
 
+/// Always by force, so that `force` changes nothing.
 pub async fn destroy(
     State(door): State<Door>,
     Authenticated(caller): Authenticated,
     origin: Origin,
     Path(id): Path<String>,
+    pairs: Pairs,
 ) -> One {
+    pairs.switch("force")?;
     Ok(Json(view::sandbox(&door.app.destroy(&caller, &id).await?, &origin)))
 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::door::daytona::Door;
 use crate::door::daytona::admit::Authenticated;
 use crate::door::daytona::origin::Origin;
+use crate::door::daytona::preview::TOOLBOX_PORT;
 use crate::door::daytona::problem::{Answer, Problem};
 use crate::door::daytona::query::Pairs;
 use crate::door::daytona::token::Memory;
@@ -15,7 +16,7 @@ use crate::sandbox::Sandbox;
 use crate::{Caller, random};
 
 /// Browsers cannot send headers with a WebSocket; their SDK asks for this port's token and shows it to the toolbox.
-const TOOLBOX_PORT: u16 = 1;
+const BROWSERS_TOOLBOX_PORT: u16 = 1;
 
 const SIGNED_DEFAULT_SECONDS: i64 = 60;
 const SIGNED_LONGEST_SECONDS: i64 = 24 * 60 * 60;
@@ -46,7 +47,8 @@ pub async fn preview(
     let port = checked(port)?;
     let sandbox = door.app.sandbox(&caller, &id).await?;
     // A link to a port is handed on; it must not open the toolbox.
-    let token = if port == TOOLBOX_PORT { &sandbox.access_token } else { &sandbox.traffic_token };
+    let opens_toolbox = [BROWSERS_TOOLBOX_PORT, TOOLBOX_PORT].contains(&port);
+    let token = if opens_toolbox { &sandbox.access_token } else { &sandbox.traffic_token };
     let url = origin.preview(sandbox.id.as_str(), port);
     Ok(Json(json!({ "sandboxId": sandbox.id.as_str(), "url": url, "token": token })))
 }
@@ -119,14 +121,4 @@ pub async fn rotate_signing_key(
     let key = random::token();
     remember(&door, &caller, &id, |memory| memory.signing_key = Some(key.clone())).await?;
     Ok(Json(key))
-}
-
-/// No history of measurements is kept for this dialect; the newest are at the toolbox.
-pub async fn no_series(
-    State(door): State<Door>,
-    Authenticated(caller): Authenticated,
-    Path(id): Path<String>,
-) -> Answer<Json<Value>> {
-    door.app.sandbox(&caller, &id).await?;
-    Ok(Json(json!({ "series": [] })))
 }

@@ -1,16 +1,18 @@
 //! The control plane of this dialect.
 //!
 //! # Layout
-//! * [`create`], [`find`], [`lifecycle`], [`change`], [`links`]: sandboxes, one verb a file
-//! * [`snapshot`], [`volume`], [`account`]: the rest that the SDKs ask for
+//! * [`create`], [`find`] with its [`filter`], [`lifecycle`], [`change`], [`links`]: sandboxes, one verb a file
+//! * [`snapshot`], [`volume`], [`telemetry`], [`account`]: the rest that the SDKs ask for
 
 mod account;
 mod change;
 mod create;
+mod filter;
 mod find;
 mod lifecycle;
 mod links;
 mod snapshot;
+mod telemetry;
 mod volume;
 
 use super::problem::Problem;
@@ -49,7 +51,7 @@ pub fn table() -> Table<Door> {
         .post("/sandbox/{id}/ports/{port}/signed-preview-url/{token}/expire", act, links::end_signed_preview)
         .get("/sandbox/{id}/signing-key", act, links::signing_key)
         .post("/sandbox/{id}/signing-key/rotate", act, links::rotate_signing_key)
-        .get("/sandbox/{id}/telemetry/metrics", look, links::no_series)
+        .get("/sandbox/{id}/telemetry/metrics", look, telemetry::metrics)
         .get("/sandbox/{id}/build-logs-url", look, no_builds)
         .post("/sandbox/{id}/ssh-access", act, no_ssh)
         .delete("/sandbox/{id}/ssh-access", act, no_ssh)

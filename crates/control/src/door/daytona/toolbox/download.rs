@@ -84,6 +84,7 @@ fn streamed(pieces: mpsc::Receiver<io::Result<Bytes>>) -> Body {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Wanted {
     paths: Vec<String>,
 }

@@ -305,7 +305,7 @@ async fn search_names(Extension(machine): Extension<Machine>, Query(query): Quer
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Replacement {
     files: Vec<String>,
     pattern: String,

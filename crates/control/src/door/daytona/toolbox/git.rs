@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::{Machine, READ, WRITE};
 use crate::door::daytona::body::Lenient;
 use crate::door::daytona::problem::{Answer, Problem};
+use crate::door::known::unknown_field;
 use crate::door::table::Table;
 use crate::git::{
     Change, Cloning, Credentials, Git, GitError, NewCommit, Pull, Push, Reset, ResetMode, Restore, Scope, Tls,
@@ -68,9 +69,9 @@ impl From<GitError> for Problem {
     }
 }
 
-/// Fields of every body here; each call reads those it knows.
+/// Fields of every body here; each call takes those it knows.
 #[derive(Deserialize, Default)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 struct Body {
     path: String,
     url: String,
@@ -104,6 +105,28 @@ struct Body {
     protocol: Option<String>,
 }
 
+/// A body, and the names of what it says.
+#[derive(Deserialize)]
+#[serde(from = "serde_json::Map<String, Value>")]
+struct Said(serde_json::Map<String, Value>);
+
+impl From<serde_json::Map<String, Value>> for Said {
+    fn from(fields: serde_json::Map<String, Value>) -> Self {
+        // What is null says nothing.
+        Said(fields.into_iter().filter(|(_, value)| !value.is_null()).collect())
+    }
+}
+
+impl Said {
+    /// The body, for a call that takes these fields.
+    fn taking(self, known: &[&str]) -> Answer<Body> {
+        if let Some(name) = self.0.keys().find(|name| !known.contains(&name.as_str())) {
+            return Err(Problem::bad_request(unknown_field(name, known)));
+        }
+        serde_json::from_value(Value::Object(self.0)).map_err(|error| Problem::bad_request(error.to_string()))
+    }
+}
+
 impl Body {
     fn credentials(&self) -> Answer<Option<Credentials>> {
         Ok(Credentials::new(self.username.clone(), self.password.clone())?)
@@ -114,7 +137,9 @@ fn given(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
 }
 
-async fn clone(Extension(machine): Extension<Machine>, Lenient(body): Lenient<Body>) -> Answer<StatusCode> {
+async fn clone(Extension(machine): Extension<Machine>, Lenient(said): Lenient<Said>) -> Answer<StatusCode> {
+    let body =
+        said.taking(&["path", "url", "branch", "commit_id", "username", "password", "insecure_skip_tls", "depth"])?;
     let credentials = body.credentials()?;
     let tls = if body.insecure_skip_tls == Some(true) { Tls::Unverified } else { Tls::Verified };
     let (branch, commit) = (given(body.branch), given(body.commit_id));
@@ -166,12 +191,14 @@ async fn status(Extension(machine): Extension<Machine>, Query(query): Query<Repo
     })))
 }
 
-async fn add(Extension(machine): Extension<Machine>, Lenient(body): Lenient<Body>) -> Answer<StatusCode> {
+async fn add(Extension(machine): Extension<Machine>, Lenient(said): Lenient<Said>) -> Answer<StatusCode> {
+    let body = said.taking(&["path", "files"])?;
     git(&machine).add(&body.path, &body.files.unwrap_or_default()).await?;
     Ok(StatusCode::OK)
 }
 
-async fn commit(Extension(machine): Extension<Machine>, Lenient(body): Lenient<Body>) -> Answer<Json<Value>> {
+async fn commit(Extension(machine): Extension<Machine>, Lenient(said): Lenient<Said>) -> Answer<Json<Value>> {
+    let body = said.taking(&["path", "message", "author", "email", "allow_empty"])?;
     let wanted = NewCommit {
         repository: body.path,
         message: body.message,
@@ -182,14 +209,16 @@ async fn commit(Extension(machine): Extension<Machine>, Lenient(body): Lenient<B
     Ok(Json(json!({ "hash": git(&machine).commit(wanted).await? })))
 }
 
-async fn push(Extension(machine): Extension<Machine>, Lenient(body): Lenient<Body>) -> Answer<StatusCode> {
+async fn push(Extension(machine): Extension<Machine>, Lenient(said): Lenient<Said>) -> Answer<StatusCode> {
+    let body = said.taking(&["path", "remote", "branch", "set_upstream", "username", "password"])?;
     let credentials = body.credentials()?;
     let (remote, branch, set_upstream) = (given(body.remote), given(body.branch), body.set_upstream.unwrap_or(false));
     git(&machine).push(Push { repository: body.path, remote, branch, set_upstream, credentials }).await?;
     Ok(StatusCode::OK)
 }
 
-async fn pull(Extension(machine): Extension<Machine>, Lenient(body): Lenient<Body>) -> Answer<StatusCode> {
+async fn pull(Extension(machine): Extension<Machine>, Lenient(said): Lenient<Said>) -> Answer<StatusCode> {
+    let body = said.taking(&["path", "remote", "branch", "username", "password"])?;
     let credentials = body.credentials()?;
     let (remote, branch) = (given(body.remote), given(body.branch));
     git(&machine).pull(Pull { repository: body.path, remote, branch, credentials }).await?;
@@ -201,17 +230,20 @@ async fn branches(Extension(machine): Extension<Machine>, Query(query): Query<Re
     Ok(Json(json!({ "branches": branches.names, "current": branches.current })))
 }
 
-async fn create_branch(Extension(machine): Extension<Machine>, Lenient(body): Lenient<Body>) -> Answer<StatusCode> {
+async fn create_branch(Extension(machine): Extension<Machine>, Lenient(said): Lenient<Said>) -> Answer<StatusCode> {
+    let body = said.taking(&["path", "name"])?;
     git(&machine).create_branch(&body.path, &body.name).await?;
     Ok(StatusCode::CREATED)
 }
 
-async fn delete_branch(Extension(machine): Extension<Machine>, Lenient(body): Lenient<Body>) -> Answer<StatusCode> {
+async fn delete_branch(Extension(machine): Extension<Machine>, Lenient(said): Lenient<Said>) -> Answer<StatusCode> {
+    let body = said.taking(&["path", "name"])?;
     git(&machine).delete_branch(&body.path, &body.name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn checkout(Extension(machine): Extension<Machine>, Lenient(body): Lenient<Body>) -> Answer<StatusCode> {
+async fn checkout(Extension(machine): Extension<Machine>, Lenient(said): Lenient<Said>) -> Answer<StatusCode> {
+    let body = said.taking(&["path", "branch"])?;
     git(&machine).checkout(&body.path, &body.branch.unwrap_or_default()).await?;
     Ok(StatusCode::OK)
 }
@@ -230,7 +262,8 @@ async fn history(Extension(machine): Extension<Machine>, Query(query): Query<Rep
     Ok(Json(view.collect()))
 }
 
-async fn init(Extension(machine): Extension<Machine>, Lenient(body): Lenient<Body>) -> Answer<StatusCode> {
+async fn init(Extension(machine): Extension<Machine>, Lenient(said): Lenient<Said>) -> Answer<StatusCode> {
+    let body = said.taking(&["path", "bare", "initial_branch"])?;
     let (git, branch) = (git(&machine), given(body.initial_branch));
     match body.bare.unwrap_or(false) {
         true => git.init_bare(&body.path, branch.as_deref()).await?,
@@ -239,13 +272,15 @@ async fn init(Extension(machine): Extension<Machine>, Lenient(body): Lenient<Bod
     Ok(StatusCode::CREATED)
 }
 
-async fn reset(Extension(machine): Extension<Machine>, Lenient(body): Lenient<Body>) -> Answer<StatusCode> {
+async fn reset(Extension(machine): Extension<Machine>, Lenient(said): Lenient<Said>) -> Answer<StatusCode> {
+    let body = said.taking(&["path", "mode", "target", "files"])?;
     let (mode, target, files) = (body.mode.unwrap_or_default(), given(body.target), body.files.unwrap_or_default());
     git(&machine).reset(Reset { repository: body.path, mode, target, files }).await?;
     Ok(StatusCode::OK)
 }
 
-async fn restore(Extension(machine): Extension<Machine>, Lenient(body): Lenient<Body>) -> Answer<StatusCode> {
+async fn restore(Extension(machine): Extension<Machine>, Lenient(said): Lenient<Said>) -> Answer<StatusCode> {
+    let body = said.taking(&["path", "files", "staged", "worktree", "source"])?;
     let wanted = Restore {
         repository: body.path,
         files: body.files.unwrap_or_default(),
@@ -261,7 +296,8 @@ async fn remotes(Extension(machine): Extension<Machine>, Query(query): Query<Rep
     Ok(Json(json!({ "remotes": git(&machine).remotes(&query.path).await? })))
 }
 
-async fn add_remote(Extension(machine): Extension<Machine>, Lenient(body): Lenient<Body>) -> Answer<StatusCode> {
+async fn add_remote(Extension(machine): Extension<Machine>, Lenient(said): Lenient<Said>) -> Answer<StatusCode> {
+    let body = said.taking(&["path", "name", "url", "fetch", "overwrite"])?;
     let git = git(&machine);
     let there = git.remotes(&body.path).await?.iter().any(|remote| remote.name == body.name);
     match (there, body.overwrite.unwrap_or(false)) {
@@ -301,20 +337,23 @@ async fn get_config(Extension(machine): Extension<Machine>, Query(query): Query<
     Ok(Json(json!({ "value": git(&machine).config(&scope, &query.key).await? })))
 }
 
-async fn set_config(Extension(machine): Extension<Machine>, Lenient(body): Lenient<Body>) -> Answer<StatusCode> {
+async fn set_config(Extension(machine): Extension<Machine>, Lenient(said): Lenient<Said>) -> Answer<StatusCode> {
+    let body = said.taking(&["path", "key", "value", "scope"])?;
     let scope = scope(body.scope.as_deref(), Some(&body.path))?;
     git(&machine).set_config(&scope, &body.key, &body.value).await?;
     Ok(StatusCode::OK)
 }
 
-async fn set_user(Extension(machine): Extension<Machine>, Lenient(body): Lenient<Body>) -> Answer<StatusCode> {
+async fn set_user(Extension(machine): Extension<Machine>, Lenient(said): Lenient<Said>) -> Answer<StatusCode> {
+    let body = said.taking(&["path", "name", "email", "scope"])?;
     let (git, scope) = (git(&machine), scope(body.scope.as_deref(), Some(&body.path))?);
     git.set_config(&scope, "user.name", &body.name).await?;
     git.set_config(&scope, "user.email", &body.email).await?;
     Ok(StatusCode::OK)
 }
 
-async fn lend_credentials(Extension(machine): Extension<Machine>, Lenient(body): Lenient<Body>) -> Answer<StatusCode> {
+async fn lend_credentials(Extension(machine): Extension<Machine>, Lenient(said): Lenient<Said>) -> Answer<StatusCode> {
+    let body = said.taking(&["username", "password", "host", "protocol"])?;
     let credentials = body.credentials()?.ok_or_else(|| Problem::bad_request("username and password are required"))?;
     let protocol = given(body.protocol).unwrap_or_else(|| "https".into());
     let host = given(body.host).unwrap_or_else(|| "github.com".into());

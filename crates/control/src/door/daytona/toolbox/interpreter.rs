@@ -62,7 +62,7 @@ fn view(context: &Context, machine: &Machine) -> Value {
 }
 
 #[derive(Deserialize, Default)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 struct Wanted {
     cwd: Option<String>,
     language: Option<String>,
@@ -100,7 +100,7 @@ async fn execute(Extension(machine): Extension<Machine>, headers: HeaderMap, upg
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Asked {
     #[serde(default)]
     code: String,

@@ -5,7 +5,7 @@
 //! guest as processes with tags, so a server that restarts finds it again.
 //!
 //! # Layout
-//! * [`files`], [`upload`], [`download`] · [`process`]: execute and code-run · [`session`] · [`terminal`]
+//! * [`files`], [`upload`], [`download`] · [`process`]: execute and code-run, with [`typescript`] · [`session`] · [`terminal`]
 //! * [`interpreter`] · [`git`] · [`system`]: home, work directory, ports, measurements
 
 mod charts;
@@ -18,6 +18,7 @@ mod process;
 mod session;
 mod system;
 mod terminal;
+mod typescript;
 mod upload;
 mod websocket;
 

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::charts::Mark;
-use super::{Machine, WRITE, output};
+use super::{Machine, WRITE, output, typescript};
 use crate::door::daytona::body::Lenient;
 use crate::door::daytona::problem::{Answer, Problem};
 use crate::door::table::Table;
@@ -34,6 +34,7 @@ const LONGEST_ARGUMENT: usize = 100 << 10;
 const MERGED: &str = "exec 2>&1; exec \"$@\"";
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Execution {
     #[serde(default)]
     command: String,
@@ -53,11 +54,18 @@ async fn execute(Extension(machine): Extension<Machine>, Lenient(body): Lenient<
     if body.command.contains('\0') {
         return Err(Problem::bad_request("command holds a NUL byte"));
     }
-    let short = body.command.len() <= LONGEST_ARGUMENT;
-    let line = if short { body.command.as_str() } else { READ_AND_RUN };
+    let command = match typescript::Command::of(&body.command) {
+        Some(command) => match command.without_compiler().await {
+            Ok(command) => command,
+            Err(said) => return Ok(Json(json!({ "exitCode": 1, "result": said }))),
+        },
+        None => body.command,
+    };
+    let short = command.len() <= LONGEST_ARGUMENT;
+    let line = if short { command.as_str() } else { READ_AND_RUN };
     let mut spec = spec(&machine, &[SHELL, "sh", line], body.cwd, body.envs.unwrap_or_default(), body.timeout)?;
     spec.stdio = if short { Stdio::Closed } else { Stdio::Piped };
-    let input = if short { &[] } else { body.command.as_bytes() };
+    let input = if short { &[] } else { command.as_bytes() };
     let (code, result) = run(&machine, spec, input).await?;
     Ok(Json(json!({ "exitCode": code, "result": result })))
 }
@@ -122,6 +130,7 @@ async fn run(machine: &Machine, spec: Spec, input: &[u8]) -> Answer<(i32, String
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Code {
     code: String,
     #[serde(default)]
@@ -138,9 +147,9 @@ async fn run_code(Extension(machine): Extension<Machine>, Lenient(body): Lenient
     let language = body.language.as_deref().unwrap_or("python");
     // Types are taken off here, so the template needs nothing but node.
     let code = match language {
-        "typescript" => match crate::interpreter::typescript::strip(body.code).await {
+        "typescript" => match typescript::without_types(body.code).await {
             Ok(code) => code,
-            Err(said) => return Ok(Json(json!({ "exitCode": 1, "result": format!("SyntaxError: {said}\n") }))),
+            Err(said) => return Ok(Json(json!({ "exitCode": 1, "result": said }))),
         },
         _ => body.code,
     };
@@ -154,7 +163,7 @@ async fn run_code(Extension(machine): Extension<Machine>, Lenient(body): Lenient
             }
             None => &[MERGED, "sh", "python3", "-u", "-"],
         },
-        "typescript" if is_module(&code) => &[MERGED, "sh", "node", "--input-type=module", "-"],
+        "typescript" if typescript::is_module(&code) => &[MERGED, "sh", "node", "--input-type=module", "-"],
         "javascript" | "typescript" => &[MERGED, "sh", "node", "-"],
         other => {
             return Err(Problem::bad_request(format!("language {other:?} is not python, javascript or typescript")));
@@ -171,9 +180,4 @@ async fn run_code(Extension(machine): Extension<Machine>, Lenient(body): Lenient
     let (code, output) = run(&machine, spec, &Mark::input(&code)).await?;
     let (result, charts) = mark.part(&output);
     Ok(Json(json!({ "exitCode": code, "result": result, "artifacts": { "charts": charts } })))
-}
-
-/// Whether TypeScript that was written with `import` must be run as a module.
-fn is_module(code: &str) -> bool {
-    code.lines().any(|line| line.starts_with("import ") || line.starts_with("export "))
 }

@@ -88,7 +88,7 @@ async fn measurements(Extension(machine): Extension<Machine>) -> Answer<Json<Val
 }
 
 #[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 struct EnvChange {
     set: BTreeMap<String, String>,
     unset: Vec<String>,

@@ -83,6 +83,7 @@ fn view(machine: &Machine, id: &str, info: &Info) -> Value {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct NewTerminal {
     #[serde(default)]
     id: String,
@@ -94,6 +95,13 @@ struct NewTerminal {
     cols: Option<u16>,
     #[serde(default)]
     rows: Option<u16>,
+    /// Whether the shell may wait for its first client. It does not: what it prints is kept from the beginning, so that
+    /// the client sees the same.
+    #[serde(default, rename = "lazyStart")]
+    _lazy_start: Option<bool>,
+    /// How a browser shows its right, where these stand in a query.
+    #[serde(default, rename = "DAYTONA_SANDBOX_AUTH_KEY")]
+    _token: Option<String>,
 }
 
 fn size(columns: u16, rows: u16) -> Answer<TerminalSize> {
@@ -161,6 +169,7 @@ async fn kill(Extension(machine): Extension<Machine>, Path((id,)): Path<(String,
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct NewSize {
     cols: u16,
     rows: u16,

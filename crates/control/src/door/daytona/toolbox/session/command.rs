@@ -22,7 +22,7 @@ use crate::lines::{self, Lines};
 const QUIET: &str = "COVE_INPUT_ECHO_OFF";
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Execution {
     #[serde(default)]
     command: String,
@@ -231,6 +231,7 @@ pub async fn log(machine: &Machine, session: &str, command: &str) -> Answer<Log>
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Typed {
     data: String,
 }

@@ -101,7 +101,7 @@ async fn read_journal(machine: &Machine, shell: &Info) -> Answer<Journal> {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct NewSession {
     #[serde(default)]
     session_id: String,

@@ -1,0 +1,44 @@
+//! Pages of any origin may call this door, as they may call the original: it reflects the origin and takes credentials.
+//!
+//! That opens nothing. A call shows a key or a token, which no browser adds by itself.
+
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+const METHODS: HeaderValue = HeaderValue::from_static("GET,HEAD,PUT,PATCH,POST,DELETE,OPTIONS");
+
+/// Who shows it wants the answer of the program inside, unchanged.
+const SWITCHED_OFF: &str = "x-daytona-disable-cors";
+
+pub async fn open(request: Request, next: Next) -> Response {
+    let Some(origin) = request.headers().get(header::ORIGIN).cloned() else { return next.run(request).await };
+    if request.headers().get(SWITCHED_OFF).is_some_and(|value| value == "true") {
+        return next.run(request).await;
+    }
+    let asks_first =
+        request.method() == Method::OPTIONS && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+    if asks_first {
+        let mut response = StatusCode::NO_CONTENT.into_response();
+        let headers = response.headers_mut();
+        if let Some(asked) = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
+            headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked.clone());
+        }
+        headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, METHODS);
+        reflect(headers, origin);
+        return response;
+    }
+    let mut response = next.run(request).await;
+    // A program inside that says who may read it knows best.
+    if !response.headers().contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN) {
+        reflect(response.headers_mut(), origin);
+    }
+    response
+}
+
+fn reflect(headers: &mut HeaderMap, origin: HeaderValue) {
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    headers.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
+    headers.append(header::VARY, HeaderValue::from_static("Origin"));
+}

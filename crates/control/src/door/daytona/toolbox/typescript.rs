@@ -1,0 +1,83 @@
+//! TypeScript in a template that has node and no compiler: types are taken off on the host.
+//!
+//! SDKs before 0.171 have no call for a program's text. They put it into a command line of their own, which decodes it and
+//! fetches a compiler from the internet. That line is recognised, and runs what is left without the types instead.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+/// Before the program's text in base64.
+const OPENING: &str = "sh -c 'echo ";
+/// Between the text and its arguments.
+const COMPILER: &str = " | base64 --decode | npx ts-node -O \"{\\\"module\\\":\\\"CommonJS\\\"}\" -e \"$(cat)\" x ";
+/// After the arguments.
+const CLOSING: &str = " 2>&1 | grep -vE \"npm notice\"'";
+
+/// The command line of an old SDK that runs TypeScript.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Command<'a> {
+    code: String,
+    /// As the line has them, to be read by the same shell.
+    arguments: &'a str,
+}
+
+impl<'a> Command<'a> {
+    pub fn of(line: &'a str) -> Option<Self> {
+        let (text, rest) = line.trim().strip_prefix(OPENING)?.split_once(COMPILER)?;
+        let arguments = rest.strip_suffix(CLOSING)?;
+        let code = String::from_utf8(STANDARD.decode(text).ok()?).ok()?;
+        Some(Command { code, arguments })
+    }
+
+    /// The same for node alone, or what is wrong with the text.
+    pub async fn without_compiler(self) -> Result<String, String> {
+        let code = without_types(self.code).await?;
+        let module = if is_module(&code) { "--input-type=module " } else { "" };
+        let text = STANDARD.encode(&code);
+        Ok(format!("{OPENING}{text} | base64 -d | node {module}- {} 2>&1'", self.arguments))
+    }
+}
+
+/// JavaScript, or the message that node itself would have.
+pub async fn without_types(code: String) -> Result<String, String> {
+    crate::interpreter::typescript::strip(code).await.map_err(|said| format!("SyntaxError: {said}\n"))
+}
+
+/// Whether what was written with `import` must be run as a module.
+pub fn is_module(code: &str) -> bool {
+    code.lines().any(|line| line.starts_with("import ") || line.starts_with("export "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(code: &str, arguments: &str) -> String {
+        let text = STANDARD.encode(code);
+        format!(
+            " sh -c 'echo {text} | base64 --decode | npx ts-node -O \"{{\\\"module\\\":\\\"CommonJS\\\"}}\" \
+             -e \"$(cat)\" x {arguments} 2>&1 | grep -vE \"npm notice\"' "
+        )
+    }
+
+    #[tokio::test]
+    async fn an_old_sdks_line_runs_without_a_compiler() {
+        let line = line("const n: number = 1; console.log(n)", "a b");
+        let command = Command::of(&line).unwrap();
+        assert_eq!(command.arguments, "a b");
+        let ran = command.without_compiler().await.unwrap();
+        let (text, rest) = ran.strip_prefix(OPENING).unwrap().split_once(" | ").unwrap();
+        let code = String::from_utf8(STANDARD.decode(text).unwrap()).unwrap();
+        assert!(code.contains("const n = 1"), "{code}");
+        assert_eq!(rest, "base64 -d | node - a b 2>&1'");
+    }
+
+    #[tokio::test]
+    async fn other_lines_stay_and_a_wrong_text_is_told() {
+        for other in ["echo hi", "sh -c 'echo aGk= | base64 --decode'", &line("x", "").replace("ts-node", "tsx")] {
+            assert_eq!(Command::of(other), None, "{other}");
+        }
+        let wrong = line("const n: = 1", "");
+        assert!(Command::of(&wrong).unwrap().without_compiler().await.unwrap_err().starts_with("SyntaxError: "));
+    }
+}
