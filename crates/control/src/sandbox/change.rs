@@ -42,6 +42,7 @@ impl App {
         for _ in 0..ATTEMPTS {
             let mut sandbox = self.there(&id).await?;
             sandbox.labels = labels.clone();
+            sandbox.updated_at = Some(self.now());
             let event = self.sandbox_event(&sandbox, Kind::Updated);
             let entry = self.audit_entry(caller, "sandbox.update", sandbox.id.as_str());
             let along = Along { event: Some(&event), audit: Some(&entry), ..Along::default() };
@@ -63,6 +64,7 @@ impl App {
         for _ in 0..ATTEMPTS {
             let mut sandbox = self.there(&id).await?;
             sandbox.name = name.clone();
+            sandbox.updated_at = Some(self.now());
             let event = self.sandbox_event(&sandbox, Kind::Updated);
             let entry = self.audit_entry(caller, "sandbox.update", sandbox.id.as_str());
             let along = Along { event: Some(&event), audit: Some(&entry), ..Along::default() };
@@ -107,6 +109,7 @@ impl App {
             let mut sandbox = self.there(id).await?;
             change(&mut sandbox.env);
             check_env(&sandbox.env)?;
+            sandbox.updated_at = Some(self.now());
             let event = self.sandbox_event(&sandbox, Kind::Updated);
             if self.store().update_sandbox(&mut sandbox, Some(&event)).await? == Written::Done {
                 return Ok(sandbox);

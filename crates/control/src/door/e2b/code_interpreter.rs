@@ -11,11 +11,13 @@ use axum::{Extension, Json};
 use futures::stream;
 use http::{StatusCode, header};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::envd::ROOT;
 use super::error::plain;
 use super::traffic::Reached;
+use crate::door::known::read;
 use crate::door::table::{Needs, Table};
 use crate::interpreter::cell::{CHART, CellResult, DATA, SANDBOX_GONE};
 use crate::interpreter::{Cell, CellEvent, Context, ContextId, Events, InterpreterError, Language, NewContext};
@@ -42,6 +44,7 @@ pub fn table() -> Table<()> {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct ExecuteRequest {
     code: String,
     #[serde(default)]
@@ -53,6 +56,7 @@ struct ExecuteRequest {
 }
 
 #[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct ContextRequest {
     #[serde(default)]
     cwd: Option<String>,
@@ -138,8 +142,8 @@ async fn delete(Extension(Reached { app, guest, .. }): Extension<Reached>, Path(
     Ok(Json(Value::Null).into_response())
 }
 
-fn parse<'a, T: Deserialize<'a>>(body: &'a Bytes) -> Result<T, Response> {
-    serde_json::from_slice(body).map_err(|error| plain(StatusCode::UNPROCESSABLE_ENTITY, &error.to_string()))
+fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Response> {
+    read(body).map_err(|error| plain(StatusCode::UNPROCESSABLE_ENTITY, &error))
 }
 
 fn refusal(error: InterpreterError) -> Response {

@@ -78,10 +78,10 @@ pub fn of(method: &Method, uri: &Uri, headers: &HeaderMap, names: Names<'_>) -> 
     }
     match (text(headers, "e2b-sandbox-id"), text(headers, "e2b-sandbox-port")) {
         (Some(id), Some(port)) => {
-            return match (id.parse::<SandboxId>(), port.parse::<u16>()) {
-                (_, Err(_) | Ok(0)) => Destination::Malformed("invalid header E2b-Sandbox-Port: not a port"),
+            return match port.parse::<u16>() {
+                Err(_) | Ok(0) => Destination::Malformed("invalid header E2b-Sandbox-Port: not a port"),
                 // An id that can be nobody's is as good as one that is nobody's.
-                (_, Ok(port)) => Destination::Sandbox { id: id.to_owned(), port, reached: Reached::ByHeader },
+                Ok(port) => Destination::Sandbox { id: sandbox_id(id).to_owned(), port, reached: Reached::ByHeader },
             };
         }
         (Some(_), None) => return Destination::Malformed("missing header E2b-Sandbox-Port"),
@@ -110,6 +110,15 @@ pub fn of(method: &Method, uri: &Uri, headers: &HeaderMap, names: Names<'_>) -> 
         return Destination::Api;
     }
     Destination::Elsewhere
+}
+
+/// An id without what clients put behind it: until their version 1.1 they named a sandbox `{id}-{machine}`. Another word, such
+/// as a name, stays as it is.
+pub fn sandbox_id(word: &str) -> &str {
+    match word.split_once('-') {
+        Some((id, _)) if id.parse::<SandboxId>().is_ok() => id,
+        _ => word,
+    }
 }
 
 /// The domain of a host name that is the API's own: `api.` before the configured domain, or before any name of
@@ -162,6 +171,7 @@ enum Named {
 fn named_by_host(host: &str) -> Named {
     let Some((label, _)) = host.split_once('.') else { return Named::Nothing };
     let Some((port, id)) = label.split_once('-') else { return Named::Nothing };
+    let id = sandbox_id(id);
     if port.is_empty() || !port.bytes().all(|byte| byte.is_ascii_digit()) || id.parse::<SandboxId>().is_err() {
         return Named::Nothing;
     }
@@ -211,6 +221,18 @@ mod tests {
         }
         assert_eq!(ask(&format!("https://3000-{ID}.sbx.example.com/x"), &[]), sandbox(3000, Reached::ByHost));
         assert!(matches!(ask("/", &[("host", &format!("99999-{ID}.localhost"))]), Destination::Malformed(_)));
+    }
+
+    #[test]
+    fn an_id_may_have_the_name_of_a_machine_behind_it() {
+        let host = format!("3000-{ID}-cove.localhost:7070");
+        assert_eq!(ask("/x", &[("host", &host)]), sandbox(3000, Reached::ByHost));
+        let id = format!("{ID}-cove");
+        let headers = [("host", "127.0.0.1"), ("e2b-sandbox-id", id.as_str()), ("e2b-sandbox-port", "49983")];
+        assert_eq!(ask("/health", &headers), sandbox(49983, Reached::ByHeader));
+        for name in ["my-box", "box", "short-cove", ID] {
+            assert_eq!(sandbox_id(name), name);
+        }
     }
 
     #[test]

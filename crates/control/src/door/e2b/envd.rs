@@ -222,6 +222,10 @@ impl Envd {
 pub const UNAUTHORISED: &str =
     "unauthorized access, please provide a valid access token or method signing if supported";
 
+/// For a client that shows no token at all, because it is from before tokens: what an operator can do for it.
+pub const NO_TOKEN: &str = "unauthorized access, please provide a valid access token or method signing if supported. \
+     None came: a client from before tokens needs one that sends them, or the operator's switch e2b.tokens_optional";
+
 fn no_method(method: &str) -> Response {
     unary::failed(&RpcError::new(Code::Unimplemented, format!("no method {method}")))
 }

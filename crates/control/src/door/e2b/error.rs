@@ -37,6 +37,19 @@ impl ApiError {
     }
 }
 
+impl ApiError {
+    /// The daemon inside does not answer; clients know it by its code.
+    pub fn unresponsive(id: &str) -> Self {
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        let message = format!("the daemon of sandbox {id} does not answer");
+        let code = "sandbox_snapshot_guest_agent_unresponsive";
+        let body = json!({ "code": status.as_u16(), "message": message, "error_code": code });
+        let mut response = (status, axum::Json(body)).into_response();
+        response.headers_mut().insert("should-retry", http::HeaderValue::from_static("false"));
+        ApiError(response)
+    }
+}
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         self.0

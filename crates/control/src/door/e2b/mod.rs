@@ -11,6 +11,7 @@
 //!
 //! * [`connect`]: the Connect protocol, both encodings; [`message`]: the messages, defined once
 //! * [`envd`]: the daemon's routes, users and paths; [`files`]: bytes in and out, signed links
+//! * [`known`]: what each call takes
 //! * [`traffic`]: which sandbox, and whether the caller may; [`api`]: the control plane
 //!
 //! The daemons are spoken here and carried out by the guest. Each table says what every route asks for; the guard of the
@@ -28,6 +29,7 @@ pub mod facts;
 pub mod figures;
 pub mod files;
 pub mod filesystem;
+mod known;
 pub mod marks;
 pub mod message;
 pub mod preview;
@@ -121,7 +123,7 @@ pub fn subject(app: &App, method: &Method, uri: &Uri, headers: &HeaderMap) -> Op
     };
     let words: Vec<&str> = path.split('/').filter(|word| !word.is_empty()).collect();
     Some(match words.as_slice() {
-        ["sandboxes", id, ..] | ["v2", "sandboxes", id, ..] => Subject::by_id(id),
+        ["sandboxes", id, ..] | ["v2", "sandboxes", id, ..] => Subject::by_id(destination::sandbox_id(id)),
         _ => Subject::Nothing,
     })
 }

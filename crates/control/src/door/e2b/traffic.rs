@@ -127,7 +127,9 @@ fn refusal(
         same(request.headers().get(name).map(HeaderValue::as_bytes).unwrap_or_default(), token)
     };
     let secure = Facts::of(sandbox).secure;
-    let unauthorised = (StatusCode::UNAUTHORIZED, envd::UNAUTHORISED.to_owned());
+    // Who shows no token at all may be from before tokens: that has a remedy of its own.
+    let reason = if request.headers().contains_key(ACCESS) { envd::UNAUTHORISED } else { envd::NO_TOKEN };
+    let unauthorised = (StatusCode::UNAUTHORIZED, reason.to_owned());
     // The interpreter is a port like others, with more to ask for.
     if port == code_interpreter::PORT && !sandbox.public && !shows(TRAFFIC, &sandbox.traffic_token) {
         return Some((StatusCode::FORBIDDEN, NO_TRAFFIC.to_owned()));

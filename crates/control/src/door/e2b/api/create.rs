@@ -14,14 +14,16 @@ use super::super::facts::Facts;
 use super::super::marks;
 use super::network::Network;
 use super::{By, body, describe, domain};
+use crate::door::known::says_something;
 use crate::sandbox::{Expiry, NewSandbox, State as Life, TimersChange};
 use crate::{App, Caller};
 
 const TIMEOUT_V1: i64 = 15;
 const TIMEOUT_V2: i64 = 300;
 
+/// Every field that an SDK since 1.0 sends.
 #[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Wanted {
     #[serde(rename = "templateID")]
     template: String,
@@ -38,13 +40,31 @@ struct Wanted {
     /// The first version only.
     secure: Option<bool>,
     iam: Option<Value>,
+    mcp: Option<Value>,
     volume_mounts: Option<Vec<Value>>,
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct AutoResume {
     #[serde(default)]
-    enabled: bool,
+    enabled: Option<bool>,
+    /// What `enabled` was called before.
+    #[serde(default)]
+    policy: Option<ResumePolicy>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ResumePolicy {
+    Any,
+    Off,
+}
+
+impl AutoResume {
+    fn is_on(&self) -> bool {
+        self.enabled.unwrap_or(self.policy == Some(ResumePolicy::Any))
+    }
 }
 
 pub async fn v1(
@@ -55,9 +75,9 @@ pub async fn v1(
     bytes: Bytes,
 ) -> Result<Response, ApiError> {
     let wanted: Wanted = body(&bytes)?;
-    // Clients from before tokens existed say nothing and send none.
-    // Who says nothing gets the daemon with its token: an id alone, which every preview shows, must not open it.
-    let secure = wanted.secure.unwrap_or(true);
+    // Clients from before tokens existed say nothing and send none. Unless the operator lets them, who says nothing gets the
+    // daemon with its token: an id alone, which every preview shows, must not open it.
+    let secure = wanted.secure.unwrap_or(!app.config().e2b.tokens_optional);
     create(&app, &caller, (&uri, &headers), wanted, TIMEOUT_V1, secure).await
 }
 
@@ -68,7 +88,11 @@ pub async fn v2(
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Result<Response, ApiError> {
-    create(&app, &caller, (&uri, &headers), body(&bytes)?, TIMEOUT_V2, true).await
+    let wanted: Wanted = body(&bytes)?;
+    if wanted.secure == Some(false) {
+        return Err(ApiError::bad("secure: always true in this version of the call"));
+    }
+    create(&app, &caller, (&uri, &headers), wanted, TIMEOUT_V2, true).await
 }
 
 async fn create(
@@ -122,7 +146,7 @@ fn timers(wanted: &Wanted, default_timeout: i64) -> Result<TimersChange, ApiErro
         seconds if seconds <= 0 => return Err(ApiError::bad("Timeout must be greater than 0")),
         seconds => seconds.unsigned_abs(),
     };
-    let auto_resume = wanted.auto_resume.as_ref().is_some_and(|resume| resume.enabled);
+    let auto_resume = wanted.auto_resume.as_ref().is_some_and(AutoResume::is_on);
     let at_deadline = match (wanted.auto_pause, wanted.auto_pause_memory) {
         (false, Some(false)) => return Err(ApiError::bad("autoPauseMemory needs autoPause")),
         (true, Some(false)) if auto_resume => {
@@ -147,8 +171,13 @@ fn refuse_unserved(wanted: &Wanted) -> Result<(), ApiError> {
     if wanted.volume_mounts.as_ref().is_some_and(|mounts| !mounts.is_empty()) {
         return Err(ApiError::bad("volumeMounts: volumes are not served"));
     }
-    if wanted.iam.as_ref().is_some_and(|iam| !iam.is_null()) {
+    if says_something(wanted.iam.as_ref()) {
         return Err(ApiError::bad("iam: identity tokens are not served"));
+    }
+    if says_something(wanted.mcp.as_ref()) {
+        return Err(ApiError::bad(
+            "mcp: the gateway for MCP servers is not served; run one in the sandbox and reach its port",
+        ));
     }
     Ok(())
 }
@@ -194,7 +223,7 @@ mod tests {
         assert_eq!((timers.at_deadline, timers.idle_seconds), (Some(Expiry::Destroy), Some(None)));
         let old = wanted(serde_json::json!({
             "templateID":"base","allow_internet_access":true,"autoPause":false,"envVars":{},"metadata":{},
-            "secure":true,"timeout":300,"somethingNew":{"x":1}
+            "secure":true,"timeout":300
         }));
         assert_eq!((old.secure, old.allow_internet_access), (Some(true), Some(true)));
     }

@@ -1,12 +1,12 @@
 //! Sandboxes as the dialect tells of them.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde_json::{Value, json};
 
 use super::super::envd;
 use super::super::error::ApiError;
 use super::super::facts::Facts;
-use super::{By, domain, find};
+use super::{By, Id, domain, find};
 use crate::clock::Timestamp;
 use crate::sandbox::{self, Expiry, Sandbox};
 use crate::{App, Caller, Scope};
@@ -108,7 +108,7 @@ fn end(sandbox: &Sandbox) -> Timestamp {
 pub async fn one(
     State(app): State<App>,
     By(caller): By,
-    Path(id): Path<String>,
+    Id(id): Id,
     request: http::Request<axum::body::Body>,
 ) -> Result<axum::Json<Value>, ApiError> {
     let sandbox = find(&app, &caller, &id).await?;

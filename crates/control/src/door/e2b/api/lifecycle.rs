@@ -1,13 +1,16 @@
 //! The end, the sleep and the clock of a sandbox.
 
-use axum::extract::{Path, State};
+use std::time::Duration;
+
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use cove_protocol::Request;
 use http::{HeaderMap, StatusCode, Uri};
 use serde::Deserialize;
 
 use super::super::error::ApiError;
-use super::{By, body, describe, domain, find};
+use super::{By, Id, body, describe, domain, find};
 use crate::clock::{Timestamp, after};
 use crate::sandbox::{Expiry, Sandbox, State as Life, TimersChange};
 use crate::{App, Caller, Error};
@@ -16,14 +19,18 @@ use crate::{App, Caller, Error};
 const CONNECT_TIMEOUT: i64 = 300;
 const RESUME_TIMEOUT: i64 = 15;
 
+/// How long the daemon of a sandbox may take to show that it works.
+const HEALTHY_WITHIN: Duration = Duration::from_secs(5);
+
 /// The state is written before a process is touched, so a stream that breaks finds the sandbox gone already.
-pub async fn kill(State(app): State<App>, By(caller): By, Path(id): Path<String>) -> Result<StatusCode, ApiError> {
+pub async fn kill(State(app): State<App>, By(caller): By, Id(id): Id) -> Result<StatusCode, ApiError> {
     find(&app, &caller, &id).await?;
     app.destroy(&caller, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Connect {
     timeout: Option<i64>,
     memory: Option<bool>,
@@ -33,7 +40,7 @@ struct Connect {
 pub async fn connect(
     State(app): State<App>,
     By(caller): By,
-    Path(id): Path<String>,
+    Id(id): Id,
     uri: Uri,
     headers: HeaderMap,
     bytes: Bytes,
@@ -56,7 +63,7 @@ pub async fn connect(
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Resume {
     timeout: Option<i64>,
     auto_pause: Option<bool>,
@@ -67,7 +74,7 @@ struct Resume {
 pub async fn resume(
     State(app): State<App>,
     By(caller): By,
-    Path(id): Path<String>,
+    Id(id): Id,
     uri: Uri,
     headers: HeaderMap,
     bytes: Bytes,
@@ -88,26 +95,37 @@ pub async fn resume(
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Pause {
     memory: Option<bool>,
+    /// Refuse where the daemon inside does not answer, rather than freeze one that may not come back.
+    require_healthy_guest: Option<bool>,
 }
 
 /// With its memory it freezes; without it, only its files remain.
-pub async fn pause(
-    State(app): State<App>,
-    By(caller): By,
-    Path(id): Path<String>,
-    bytes: Bytes,
-) -> Result<StatusCode, ApiError> {
+pub async fn pause(State(app): State<App>, By(caller): By, Id(id): Id, bytes: Bytes) -> Result<StatusCode, ApiError> {
     let wanted: Pause = body(&bytes)?;
     let sandbox = settled(&app, &caller, &id).await?;
     if describe::state(sandbox.state) == "paused" {
         return Err(ApiError::new(StatusCode::CONFLICT, format!("Sandbox {id} is already paused")));
     }
+    if wanted.require_healthy_guest == Some(true) {
+        answers(&app, &sandbox).await?;
+    }
     // A client that hangs up half-way must not leave it running without a deadline.
     let worker = app.clone();
     app.detached(async move { sleep(&worker, &caller, &sandbox, wanted.memory).await }).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Whether the daemon inside does what it is asked.
+async fn answers(app: &App, sandbox: &Sandbox) -> Result<(), ApiError> {
+    let (_, guest) = app.reach_into(sandbox.clone()).await?;
+    let ask = Request::Stat { path: "/".into(), user: None, follow: true };
+    match tokio::time::timeout(HEALTHY_WITHIN, guest.call(&ask)).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(_)) | Err(_) => Err(ApiError::unresponsive(sandbox.id.as_str())),
+    }
 }
 
 /// A sandbox that sleeps has no deadline. Lifted first, or it could strike in between.
@@ -125,17 +143,13 @@ async fn sleep(app: &App, caller: &Caller, sandbox: &Sandbox, memory: Option<boo
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Timeout {
     timeout: i64,
 }
 
 /// From now; zero and less is over at once.
-pub async fn timeout(
-    State(app): State<App>,
-    By(caller): By,
-    Path(id): Path<String>,
-    bytes: Bytes,
-) -> Result<StatusCode, ApiError> {
+pub async fn timeout(State(app): State<App>, By(caller): By, Id(id): Id, bytes: Bytes) -> Result<StatusCode, ApiError> {
     let wanted: Timeout = body(&bytes)?;
     let sandbox = find(&app, &caller, &id).await?;
     if describe::state(sandbox.state) == "paused" {
@@ -149,17 +163,13 @@ pub async fn timeout(
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Refresh {
     duration: Option<i64>,
 }
 
 /// The oldest keep-alive: only ever extends.
-pub async fn refresh(
-    State(app): State<App>,
-    By(caller): By,
-    Path(id): Path<String>,
-    bytes: Bytes,
-) -> Result<StatusCode, ApiError> {
+pub async fn refresh(State(app): State<App>, By(caller): By, Id(id): Id, bytes: Bytes) -> Result<StatusCode, ApiError> {
     let wanted: Refresh = body(&bytes)?;
     let sandbox = find(&app, &caller, &id).await?;
     let seconds = u64::try_from(wanted.duration.unwrap_or(RESUME_TIMEOUT)).unwrap_or(0).max(15);

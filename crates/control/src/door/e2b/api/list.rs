@@ -9,9 +9,10 @@ use percent_encoding::percent_decode_str;
 
 use super::super::error::ApiError;
 use super::super::query::Query;
+use super::create::template_name;
 use super::{By, describe};
-use crate::App;
 use crate::sandbox::{Filter, Order, Page};
+use crate::{App, Error};
 
 const LIMIT: u32 = 100;
 
@@ -37,7 +38,15 @@ pub async fn v1(State(app): State<App>, By(caller): By, uri: Uri) -> Result<Resp
 
 pub async fn v2(State(app): State<App>, By(caller): By, uri: Uri) -> Result<Response, ApiError> {
     let query = Query::of(&uri);
-    let (filter, page) = (filter(&query)?, page(&query)?);
+    let (mut filter, page) = (filter(&query)?, page(&query)?);
+    if let Some(name) = query.get("template").filter(|name| !name.is_empty()) {
+        match app.template(&caller, &template_name(name)?).await {
+            Ok(template) => filter.template = Some(template.name),
+            // Nobody's template is in no sandbox.
+            Err(Error::NotFound { .. }) => return Ok(axum::Json(serde_json::json!([])).into_response()),
+            Err(error) => return Err(error.into()),
+        }
+    }
     let listed = app.list_sandboxes(&caller, &filter, &page).await?;
     let told: Vec<_> = listed.items.iter().map(describe::listed).collect();
     let mut response = axum::Json(told).into_response();
@@ -64,7 +73,6 @@ fn filter(query: &Query) -> Result<Filter, ApiError> {
     Ok(Filter {
         labels: query.get("metadata").map(metadata).transpose()?.unwrap_or_default(),
         states,
-        template: query.get("template").map(ToOwned::to_owned),
         created_after,
         ..Filter::default()
     })

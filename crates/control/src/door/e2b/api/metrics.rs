@@ -1,14 +1,15 @@
 //! What sandboxes use, from the host's own account.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use http::Uri;
 use serde_json::{Map, Value, json};
 
+use super::super::destination::sandbox_id;
 use super::super::envd::Figures;
 use super::super::error::ApiError;
 use super::super::figures::figures;
 use super::super::query::Query;
-use super::{By, find};
+use super::{By, Id, find};
 use crate::App;
 use crate::clock::Timestamp;
 use crate::sandbox::State as Life;
@@ -21,16 +22,19 @@ const MANY: usize = 100;
 pub async fn of_one(
     State(app): State<App>,
     By(caller): By,
-    Path(id): Path<String>,
+    Id(id): Id,
     uri: Uri,
 ) -> Result<axum::Json<Vec<Value>>, ApiError> {
     let query = Query::of(&uri);
-    let second = |name: &str| query.get(name).and_then(|text| text.parse::<i64>().ok());
+    let second = |name: &str| {
+        let wrong = || ApiError::bad(format!("{name}: a number of seconds since 1970"));
+        query.get(name).map(|text| text.parse::<i64>().map_err(|_| wrong())).transpose()
+    };
     let time =
         |second: i64| Timestamp::from_second(second).map_err(|_| ApiError::bad("start, end: seconds since 1970"));
-    let from = second("start").map(time).transpose()?;
+    let from = second("start")?.map(time).transpose()?;
     // The last second counts to its end.
-    let to = second("end").map(|end| time(end.saturating_add(1))).transpose()?;
+    let to = second("end")?.map(|end| time(end.saturating_add(1))).transpose()?;
     let sandbox = find(&app, &caller, &id).await?;
     let samples = app.metrics(&caller, sandbox.id.as_str(), from, to).await?;
     if samples.len() == 1 && sandbox.state == Life::Running {
@@ -55,6 +59,9 @@ fn recorded(sample: &Sample) -> Figures {
 
 pub async fn of_many(State(app): State<App>, By(caller): By, uri: Uri) -> Result<axum::Json<Value>, ApiError> {
     let query = Query::of(&uri);
+    if query.get("metadata").is_some_and(|text| !text.is_empty()) {
+        return Err(ApiError::bad("metadata: name the sandboxes in sandbox_ids"));
+    }
     let ids = query.list("sandbox_ids");
     if ids.len() > MANY {
         return Err(ApiError::bad(format!("at most {MANY} sandboxes at a time")));
@@ -62,7 +69,7 @@ pub async fn of_many(State(app): State<App>, By(caller): By, uri: Uri) -> Result
     let mut told = Map::new();
     for id in ids {
         // One that is not there, or not the caller's, is left out.
-        let Ok(sandbox) = find(&app, &caller, id).await else { continue };
+        let Ok(sandbox) = find(&app, &caller, sandbox_id(id)).await else { continue };
         if let Ok(figures) = figures(&app, &sandbox).await {
             told.insert(id.to_owned(), tell(&figures, app.now()));
         }

@@ -11,15 +11,18 @@ mod templates;
 mod unserved;
 
 use axum::Router;
-use axum::extract::{FromRequestParts, Request, State};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::extract::{FromRequestParts, Path, Request, State};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use serde::de::DeserializeOwned;
 
+use super::destination::sandbox_id;
 use super::error::{ApiError, plain};
+use super::known;
+use crate::door::known::read;
 use crate::door::table::{Needs, Table};
 use crate::{App, Caller, Error, Scope};
 
@@ -74,12 +77,29 @@ pub fn table() -> Table<App> {
 }
 
 pub fn router(app: App) -> Router {
-    let guard =
-        |needs, handler: MethodRouter<App>| handler.route_layer(from_fn_with_state((app.clone(), needs), admit));
+    // What a call takes is checked once it is known who asks.
+    let guard = |needs, handler: MethodRouter<App>| {
+        let strict = handler.route_layer(from_fn(known::guard));
+        strict.route_layer(from_fn_with_state((app.clone(), needs), admit))
+    };
     table()
         .guarded(guard)
         .fallback(|uri: http::Uri| async move { plain(StatusCode::NOT_FOUND, &format!("no route {}", uri.path())) })
         .with_state(app)
+}
+
+/// The sandbox that a path names; old clients put the id of a machine behind its own.
+pub struct Id(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Id {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        match Path::<String>::from_request_parts(parts, state).await {
+            Ok(Path(word)) => Ok(Id(sandbox_id(&word).to_owned())),
+            Err(rejection) => Err(plain(StatusCode::BAD_REQUEST, &rejection.body_text())),
+        }
+    }
 }
 
 /// Checks and counts the key that the route asks for.
@@ -125,7 +145,7 @@ fn secret(headers: &HeaderMap) -> Option<&str> {
 /// A body of JSON; an empty one has every field absent. Whatever its content type says.
 pub fn body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let bytes = if bytes.trim_ascii().is_empty() { b"{}" } else { bytes };
-    serde_json::from_slice(bytes).map_err(|error| ApiError::bad(format!("malformed body: {error}")))
+    read(bytes).map_err(|error| ApiError::bad(format!("malformed body: {error}")))
 }
 
 /// Where previews are, as the client that asked can reach them: the configured domain, with the port that it used

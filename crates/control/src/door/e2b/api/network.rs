@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use bytes::Bytes;
 use http::StatusCode;
 use serde::Deserialize;
@@ -13,26 +13,27 @@ use serde_json::Value;
 
 use super::super::error::ApiError;
 use super::super::facts::Facts;
-use super::{By, body, find};
+use super::{By, Id, body, find};
 use crate::App;
+use crate::door::known::read;
+use crate::door::range::{EVERYTHING, normalised};
 use crate::sandbox::network::Access;
 use crate::sandbox::{NetworkPolicy, Sandbox};
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 struct Written {
     allow_public_traffic: Option<bool>,
     allow_out: Vec<String>,
     deny_out: Vec<String>,
-    dns_servers: Vec<IpAddr>,
+    dns_servers: Option<Vec<IpAddr>>,
+    https_ports: Option<Vec<Value>>,
     egress_proxy: Option<Value>,
     mask_request_host: Option<String>,
     rules: Option<serde_json::Map<String, Value>>,
     #[serde(rename = "allow_internet_access")]
     allow_internet_access: Option<bool>,
 }
-
-const EVERYTHING: [&str; 2] = ["0.0.0.0/0", "::/0"];
 
 /// What a client wants, translated.
 pub struct Network {
@@ -48,7 +49,7 @@ impl Network {
         let written: Written = match network {
             None | Some(Value::Null) => Written::default(),
             Some(value) => {
-                serde_json::from_value(value.clone()).map_err(|error| ApiError::bad(format!("network: {error}")))?
+                read(value.to_string().as_bytes()).map_err(|error| ApiError::bad(format!("network: {error}")))?
             }
         };
         if written.egress_proxy.as_ref().is_some_and(|proxy| !proxy.is_null()) {
@@ -56,6 +57,13 @@ impl Network {
         }
         if written.rules.as_ref().is_some_and(|rules| !rules.is_empty()) {
             return Err(ApiError::bad("network.rules: rules that change requests are not served"));
+        }
+        if written.https_ports.as_ref().is_some_and(|ports| !ports.is_empty()) {
+            return Err(ApiError::bad("network.httpsPorts: TLS to a port inside is not served; speak HTTP there"));
+        }
+        if written.dns_servers.as_ref().is_some_and(Vec::is_empty) {
+            let message = "network.dnsServers: an empty list, which is no DNS at all, is not served; leave it out";
+            return Err(ApiError::bad(message));
         }
         let allowed = allow_internet_access.or(written.allow_internet_access);
         Ok(Network {
@@ -92,7 +100,9 @@ fn policy(written: &Written, allow_internet_access: Option<bool>) -> Result<Netw
     }
     // Allow wins over deny: whoever allows everything has denied nothing.
     let allows_all = written.allow_out.iter().any(everything);
-    let keep = |entries: &[String]| entries.iter().filter(|entry| !everything(entry)).cloned().collect::<Vec<_>>();
+    let keep = |entries: &[String]| {
+        entries.iter().filter(|entry| !everything(entry)).map(|entry| normalised(entry)).collect::<Vec<_>>()
+    };
     let deny = match (allows_all, denies_all) {
         (true, _) => Vec::new(),
         // A policy that denies everything, not a sandbox without a network: that could not be opened while it runs.
@@ -103,18 +113,18 @@ fn policy(written: &Written, allow_internet_access: Option<bool>) -> Result<Netw
         access: Access::Open,
         allow: if allows_all { Vec::new() } else { keep(&written.allow_out) },
         deny,
-        resolvers: written.dns_servers.clone(),
+        resolvers: written.dns_servers.clone().unwrap_or_default(),
     })
 }
 
 /// `PUT /sandboxes/{id}/network`: what is not written is cleared.
-pub async fn replace(
-    State(app): State<App>,
-    By(caller): By,
-    Path(id): Path<String>,
-    bytes: Bytes,
-) -> Result<StatusCode, ApiError> {
+pub async fn replace(State(app): State<App>, By(caller): By, Id(id): Id, bytes: Bytes) -> Result<StatusCode, ApiError> {
     let written: Value = body(&bytes)?;
+    for name in ["allowPublicTraffic", "maskRequestHost", "httpsPorts"] {
+        if written.get(name).is_some_and(|value| !value.is_null()) {
+            return Err(ApiError::bad(format!("network.{name}: set when the sandbox is created, not changed later")));
+        }
+    }
     let network = Network::read(Some(&written), None)?;
     find(&app, &caller, &id).await?;
     app.set_network(&caller, &id, network.policy).await?;
@@ -218,6 +228,28 @@ mod tests {
     fn allowing_everything_opens_no_private_address() {
         let policy = read(serde_json::json!({"allowOut":["0.0.0.0/0"],"denyOut":["8.8.8.8"]})).ok().unwrap();
         assert_eq!((policy.access, policy.allow, policy.deny), (Access::Open, vec![], vec![]));
+    }
+
+    async fn refusal(json: &Value) -> String {
+        use axum::response::IntoResponse as _;
+        let refused = Network::read(Some(json), None).err().unwrap().into_response();
+        let body = axum::body::to_bytes(refused.into_body(), 10_000).await.unwrap();
+        String::from_utf8(body.to_vec()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_is_not_served_is_refused_by_name() {
+        for (json, name) in [
+            (serde_json::json!({"httpsPorts": [3000]}), "network.httpsPorts"),
+            (serde_json::json!({"dnsServers": []}), "network.dnsServers"),
+            (serde_json::json!({"alowOut": ["1.1.1.1"]}), "did you mean `allowOut`?"),
+        ] {
+            let refused = refusal(&json).await;
+            assert!(refused.contains(name), "{refused}");
+        }
+        assert!(read(serde_json::json!({"httpsPorts": [], "rules": {}, "fromTheFuture": null})).is_ok());
+        let policy = read(serde_json::json!({"denyOut": ["8.8.8.8/8"]})).ok().unwrap();
+        assert_eq!(policy.deny, ["8.0.0.0/8"]);
     }
 
     #[test]

@@ -9,17 +9,21 @@ use super::super::error::ApiError;
 use super::By;
 use super::create::template_name;
 use crate::App;
+use crate::clock::Timestamp;
 use crate::template::Template;
 
 pub async fn list(State(app): State<App>, By(caller): By) -> Result<axum::Json<Vec<Value>>, ApiError> {
     let templates = app.list_templates(&caller).await?;
-    Ok(axum::Json(templates.iter().map(tell).collect()))
+    let installed = app.installed_at().await?;
+    Ok(axum::Json(templates.iter().map(|template| tell(template, installed)).collect()))
 }
 
 /// Those that every installation has.
 pub async fn defaults(State(app): State<App>, By(caller): By) -> Result<axum::Json<Value>, ApiError> {
     let templates = app.list_templates(&caller).await?;
-    let built_in: Vec<_> = templates.iter().filter(|template| template.organisation.is_none()).map(tell).collect();
+    let installed = app.installed_at().await?;
+    let built_in = templates.iter().filter(|template| template.organisation.is_none());
+    let built_in: Vec<_> = built_in.map(|template| tell(template, installed)).collect();
     Ok(axum::Json(json!({ "templates": built_in })))
 }
 
@@ -29,7 +33,7 @@ pub async fn one(
     Path(id): Path<String>,
 ) -> Result<axum::Json<Value>, ApiError> {
     let template = app.template(&caller, &template_name(&id)?).await?;
-    let mut told = tell(&template);
+    let mut told = tell(&template, app.installed_at().await?);
     told["builds"] = json!([]);
     Ok(axum::Json(told))
 }
@@ -49,7 +53,8 @@ pub async fn tags(
     Path(id): Path<String>,
 ) -> Result<axum::Json<Value>, ApiError> {
     let template = app.template(&caller, &template_name(&id)?).await?;
-    Ok(axum::Json(json!([{ "tag": "default", "buildID": build_id(&template), "createdAt": EPOCH }])))
+    let made = template.built_at.unwrap_or(app.installed_at().await?);
+    Ok(axum::Json(json!([{ "tag": "default", "buildID": build_id(&template), "createdAt": made }])))
 }
 
 /// Also how clients delete a snapshot.
@@ -61,9 +66,6 @@ pub async fn remove(State(app): State<App>, By(caller): By, Path(id): Path<Strin
     }
 }
 
-/// Built-in templates were never built: their time is the beginning of all.
-const EPOCH: &str = "1970-01-01T00:00:00Z";
-
 /// A build has an id in the dialect: derived from the template, so that it stays the same.
 fn build_id(template: &Template) -> String {
     use sha2::{Digest, Sha256};
@@ -71,8 +73,10 @@ fn build_id(template: &Template) -> String {
     format!("{}-{}-4{}-8{}-{}", &digest[..8], &digest[8..12], &digest[13..16], &digest[17..20], &digest[20..32])
 }
 
-fn tell(template: &Template) -> Value {
+/// One that needs no building is as old as the installation; one that is not built yet is waiting for it.
+fn tell(template: &Template, installed: Timestamp) -> Value {
     const MIB: u64 = 1 << 20;
+    let made = template.built_at.unwrap_or(installed);
     let mut names = vec![template.name.clone()];
     names.extend(template.aliases.iter().cloned());
     json!({
@@ -84,15 +88,15 @@ fn tell(template: &Template) -> Value {
         "public": template.organisation.is_none(),
         "aliases": names,
         "names": names,
-        "createdAt": EPOCH,
-        "updatedAt": EPOCH,
+        "createdAt": made,
+        "updatedAt": made,
         "createdBy": Value::Null,
         "lastSpawnedAt": Value::Null,
         "spawnCount": 0,
-        "buildCount": 1,
+        "buildCount": u8::from(template.built_at.is_some()),
         "envdVersion": envd::VERSION,
-        "buildStatus": "ready",
+        "buildStatus": if template.is_ready() { "ready" } else { "waiting" },
         "isDefault": template.organisation.is_none(),
-        "description": template.description,
+        "description": template.note.as_ref().unwrap_or(&template.description),
     })
 }

@@ -1,18 +1,18 @@
 //! Calls of the dialect that this server does not serve: a clear word instead of a missing route.
 
-use axum::extract::{OriginalUri, Path, State};
+use axum::extract::{OriginalUri, State};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 
 use super::super::error::{ApiError, plain};
-use super::{By, find};
+use super::{By, Id, find};
 use crate::App;
 
 /// Snapshots and forks of a sandbox: 404 first where it is not the caller's.
 pub async fn of_sandbox(
     State(app): State<App>,
     By(caller): By,
-    Path(id): Path<String>,
+    Id(id): Id,
     OriginalUri(uri): OriginalUri,
 ) -> Result<Response, ApiError> {
     find(&app, &caller, &id).await?;

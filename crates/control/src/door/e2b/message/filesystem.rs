@@ -7,14 +7,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use super::{enumeration_names, integer_text};
 
 #[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct PathRequest {
     #[prost(string, tag = "1")]
     pub path: String,
 }
 
 #[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct MoveRequest {
     #[prost(string, tag = "1")]
     pub source: String,
@@ -37,7 +37,7 @@ impl From<EntryInfo> for EntryResponse {
 }
 
 #[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct ListDirRequest {
     #[prost(string, tag = "1")]
     pub path: String,
@@ -140,7 +140,7 @@ impl<'de> Deserialize<'de> for Timestamp {
 
 /// The request of WatchDir and CreateWatcher.
 #[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct WatchRequest {
     #[prost(string, tag = "1")]
     pub path: String,
@@ -149,6 +149,7 @@ pub struct WatchRequest {
     #[prost(bool, tag = "3")]
     #[serde(alias = "include_entry")]
     pub include_entry: bool,
+    /// Watching is refused on a network mount unless this is set; a sandbox has none, so that either is served.
     #[prost(bool, tag = "4")]
     #[serde(alias = "allow_network_mounts")]
     pub allow_network_mounts: bool,
