@@ -34,11 +34,11 @@ mod token;
 mod toolbox;
 mod view;
 
-use axum::{Extension, Router};
 use axum::extract::Request;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::IntoResponse;
 use axum::routing::MethodRouter;
+use axum::{Extension, Router};
 
 use super::peer::Subject;
 use super::table::{Needs, Route};

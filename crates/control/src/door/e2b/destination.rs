@@ -33,6 +33,9 @@ const API: [&str; 11] = [
     "nodes",
 ];
 
+/// The ports of the daemon and the interpreter, which have none of the API's paths.
+const DAEMONS: [&str; 2] = ["49983", "49999"];
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination {
     Sandbox {
@@ -76,7 +79,17 @@ pub fn of(method: &Method, uri: &Uri, headers: &HeaderMap, names: Names<'_>) -> 
         Named::Nothing if is_nobodys(host, names) => return Destination::NoSuchHost,
         Named::Nothing => {}
     }
+    let (path, prefixed) = match strip(uri.path()) {
+        Some(path) => (path, true),
+        None => (uri.path(), false),
+    };
+    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+    let of_api = API.contains(&first) && headers.contains_key("x-api-key");
     match (text(headers, "e2b-sandbox-id"), text(headers, "e2b-sandbox-port")) {
+        // Clients from 2.7 to about 2.20 name the sandbox they connect to in their call of the API as well.
+        (Some(_), Some(port)) if of_api && DAEMONS.contains(&port) => {
+            return if prefixed { Destination::Elsewhere } else { Destination::Api };
+        }
         (Some(id), Some(port)) => {
             return match port.parse::<u16>() {
                 Err(_) | Ok(0) => Destination::Malformed("invalid header E2b-Sandbox-Port: not a port"),
@@ -88,10 +101,6 @@ pub fn of(method: &Method, uri: &Uri, headers: &HeaderMap, names: Names<'_>) -> 
         (None, Some(_)) => return Destination::Malformed("missing header E2b-Sandbox-Id"),
         (None, None) => {}
     }
-    let (path, prefixed) = match strip(uri.path()) {
-        Some(path) => (path, true),
-        None => (uri.path(), false),
-    };
     let of_daemon = path == "/files" || path.starts_with("/process.Process/") || path.starts_with("/filesystem.");
     if of_daemon && method == Method::OPTIONS {
         return Destination::Preflight;
@@ -105,8 +114,7 @@ pub fn of(method: &Method, uri: &Uri, headers: &HeaderMap, names: Names<'_>) -> 
     if api_domain(host, domain).is_some() {
         return Destination::Api;
     }
-    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
-    if API.contains(&first) && headers.contains_key("x-api-key") {
+    if of_api {
         return Destination::Api;
     }
     Destination::Elsewhere
@@ -233,6 +241,20 @@ mod tests {
         for name in ["my-box", "box", "short-cove", ID] {
             assert_eq!(sandbox_id(name), name);
         }
+    }
+
+    #[test]
+    fn a_call_of_the_api_may_name_the_sandbox_in_its_headers_too() {
+        let headers = |host: &'static str, port: &'static str| {
+            [("host", host), ("x-api-key", "e2b_1"), ("e2b-sandbox-id", ID), ("e2b-sandbox-port", port)]
+        };
+        let connect = format!("/sandboxes/{ID}/connect");
+        assert_eq!(ask(&connect, &headers("127.0.0.1:7070", "49983")), Destination::Api);
+        assert_eq!(ask(&connect, &headers("api.sbx.example.com:8443", "49983")), Destination::Api);
+        assert_eq!(ask(&format!("/e2b{connect}"), &headers("127.0.0.1:7070", "49983")), Destination::Elsewhere);
+        // A program inside has its own paths, and the daemon has others.
+        assert_eq!(ask(&connect, &headers("127.0.0.1:7070", "3000")), sandbox(3000, Reached::ByHeader));
+        assert_eq!(ask("/files?path=a", &headers("127.0.0.1:7070", "49983")), sandbox(49983, Reached::ByHeader));
     }
 
     #[test]
