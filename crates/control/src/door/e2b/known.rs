@@ -5,6 +5,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use http::{Method, StatusCode};
 
+use super::destination::PREFIX;
 use super::error::plain;
 use crate::door::known::{parameters, unknown_parameter};
 
@@ -31,6 +32,8 @@ pub async fn guard(request: Request, next: Next) -> Response {
         return next.run(request).await;
     }
     let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str).unwrap_or_default();
+    // Below the door's prefix, or at the root for clients that cannot live with one.
+    let path = path.strip_prefix(PREFIX).unwrap_or(path);
     // HEAD is answered by the handler of GET.
     let method = if request.method() == Method::HEAD { "GET" } else { request.method().as_str() };
     let known = known(method, path);

@@ -20,13 +20,10 @@ use crate::door::known::unknown_parameter;
 use crate::guest::GuestError;
 use crate::secret::same;
 
-/// What a transfer is told by.
-const PARAMETERS: [&str; 4] = ["path", "username", "signature", "signature_expiration"];
-
 pub async fn answer(envd: &Envd, parts: &Parts, body: Body) -> Response {
     let query = Query::of(&parts.uri);
-    if let Some((name, _)) = query.pairs().find(|(name, _)| !PARAMETERS.contains(name)) {
-        return plain(StatusCode::BAD_REQUEST, &unknown_parameter(name, &PARAMETERS));
+    if let Some((name, _)) = query.pairs().find(|(name, _)| !ONCE.contains(name)) {
+        return plain(StatusCode::BAD_REQUEST, &unknown_parameter(name, &ONCE));
     }
     let operation = match parts.method {
         Method::GET | Method::HEAD => Operation::Read,
