@@ -92,6 +92,11 @@ impl Error {
         }
     }
 
+    /// Whether the database did not answer, or could not write: what was asked of it may have happened or not.
+    pub fn is_of_the_database(&self) -> bool {
+        matches!(self, Error::Unavailable { .. } | Error::Full(_))
+    }
+
     /// When it may be worth trying again.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {

@@ -283,6 +283,33 @@ fn a_pool_has_every_block_that_it_promises() {
 }
 
 #[test]
+fn an_image_that_promises_more_than_the_disk_has_is_made_smaller() {
+    let data = Data::new();
+    if data.pool().is_none() {
+        return;
+    }
+    let free = || {
+        let told = rustix::fs::statvfs(data.path()).unwrap();
+        told.f_bavail * told.f_frsize
+    };
+    let (image, before) = (data.path().join("pool.btrfs"), free());
+    // As earlier versions made them: sparse, and larger than what is there.
+    fs::remove_file(&image).unwrap();
+    File::create(&image).unwrap().set_len(before * 2).unwrap();
+    let made = std::process::Command::new("mkfs.btrfs").args(["--quiet", "--nodiscard"]).arg(&image).status().unwrap();
+    assert!(made.success());
+    let store = data.pool().unwrap();
+    assert!(free() > before / 2, "nobody tried to have it all");
+    store.create(&id('a'), Storage::Disk, &limited(20)).unwrap();
+    eventually("the promise is one that can be held", || {
+        store.make_room().unwrap();
+        fs::metadata(&image).unwrap().len() < before * 2
+    });
+    assert!(fs::metadata(&image).unwrap().len() <= 4 << 30, "to what is used, and some room ahead");
+    assert_eq!(store.health().unwrap().unbacked, 0);
+}
+
+#[test]
 fn a_pool_gives_room_ahead_of_its_writers() {
     let data = Data::new();
     let Some(store) = data.pool() else { return };

@@ -344,7 +344,12 @@ impl App {
             Inserted::New => {
                 place.is_written();
                 drop(place);
-                self.launch_new(member).await
+                let id = member.id.clone();
+                let made = self.launch_new(member).await;
+                if made.as_ref().is_err_and(Error::is_of_the_database) {
+                    self.unfinished().untold(&id);
+                }
+                made
             }
             other => Err(Error::internal(format!("a pool member without a name: {other:?}"))),
         }

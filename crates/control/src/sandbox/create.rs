@@ -160,7 +160,15 @@ impl App {
         // What is there already was counted when it was made, and may need the place to start.
         drop(place);
         match inserted {
-            Inserted::New => self.launch_new(sandbox).await,
+            Inserted::New => {
+                let id = sandbox.id.clone();
+                let made = self.launch_new(sandbox).await;
+                // With a key the same request gets it when the database answers again; else nobody ever would.
+                if new.idempotency_key.is_none() && made.as_ref().is_err_and(Error::is_of_the_database) {
+                    self.unfinished().untold(&id);
+                }
+                made
+            }
             Inserted::Repeated(earlier) => self.repeated(caller, &earlier).await,
             Inserted::NameTaken if new.if_exists != IfExists::Refuse => {
                 // Lost a race with the same request: theirs is ours.
@@ -213,7 +221,8 @@ impl App {
         }
     }
 
-    /// Writes that it runs. Where that cannot be written nobody was told of it, and it must not go on unseen.
+    /// Writes that it runs. Where that cannot be written nobody was told of it, and it must not go on unseen: whoever
+    /// asked for it sees to that.
     async fn note_launched(&self, sandbox: Sandbox) -> Result<Sandbox, Error> {
         let now = self.now();
         let mut next = Sandbox {
@@ -234,8 +243,12 @@ impl App {
             Ok(Written::Overtaken) => Error::Conflict(format!("sandbox {} was changed while it was made", sandbox.id)),
             Err(error) => error,
         };
-        let cause = Cause::new(Code::StartFailed, format!("the start could not be noted: {trouble}"), now);
-        self.abandon(sandbox, cause).await;
+        // A database in trouble would not take the note of that either, and may have taken this one: what became of it is found out
+        // when it answers again. Whoever asked has waited long enough.
+        if !trouble.is_of_the_database() {
+            let cause = Cause::new(Code::StartFailed, format!("the start could not be noted: {trouble}"), now);
+            self.abandon(sandbox, cause).await;
+        }
         Err(trouble)
     }
 

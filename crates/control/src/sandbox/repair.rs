@@ -8,9 +8,10 @@
 //! Whoever changes a sandbox holds its lock from the first write to the last. So a row in transition whose lock is free
 //! has nobody at work on it. The loop finds it in the store; who asks for a change of it, or wants to reach into it, finishes it
 //! first instead of being refused. A sandbox that cannot be finished is tried again after growing pauses; a database that does not answer
-//! costs no pause, so that the first look after it is back does the work. An end that could not be noted is noted then too.
+//! costs no pause, so that the first look after it is back does the work. An end that could not be noted is noted then too, and a
+//! sandbox that was made without anybody being told is removed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ use cove_engine::SandboxId;
 use cove_engine::state::Ended;
 
 use super::Sandbox;
-use super::cause::Cause;
+use super::cause::{Cause, Code};
 use super::state::{self, Event};
 use crate::{App, Error};
 
@@ -33,6 +34,8 @@ pub struct Unfinished {
     attempts: Mutex<HashMap<SandboxId, Attempt>>,
     /// Sandboxes that ended by themselves and whose end is not written.
     departures: Mutex<HashMap<SandboxId, Ended>>,
+    /// Sandboxes that were made and of which nobody was told: nobody can ever use them.
+    untold: Mutex<HashSet<SandboxId>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -65,6 +68,11 @@ impl Unfinished {
         self.departures.lock().expect("no panic while held").insert(id.clone(), ended.clone());
     }
 
+    /// Notes a sandbox to be removed when the database answers again.
+    pub(crate) fn untold(&self, id: &SandboxId) {
+        self.untold.lock().expect("no panic while held").insert(id.clone());
+    }
+
     fn departures(&self) -> Vec<(SandboxId, Ended)> {
         self.departures.lock().expect("no panic while held").drain().collect()
     }
@@ -75,6 +83,14 @@ impl App {
     pub async fn finish_changes(&self) -> Result<(), Error> {
         for (id, ended) in self.unfinished().departures() {
             self.departed(&id, &ended).await;
+        }
+        let untold: Vec<SandboxId> = self.unfinished().untold.lock().expect("no panic while held").drain().collect();
+        for id in untold {
+            let cause = Cause::new(Code::StartFailed, "nobody could be told that it was made", self.now());
+            match self.change_state(&id, Event::Destroy, cause).await {
+                Ok(_) | Err(Error::NotFound { .. }) => {}
+                Err(_) => self.unfinished().untold(&id),
+            }
         }
         let left = self.store().sandboxes_in_transition(self.server()).await?;
         self.unfinished().keep(&left);

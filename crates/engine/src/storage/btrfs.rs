@@ -231,8 +231,10 @@ impl Backing for Btrfs {
 
     fn make_room(&self) -> Result<(), Error> {
         let Some(pool) = &self.pool else { return Ok(()) };
-        // What somebody dug out of the image is had again; where it cannot be, there is no room to grow either.
-        pool.unbacked()?;
+        // What somebody dug out of the image is had again; what never can be had is not promised any longer.
+        if pool.unbacked()? > 0 {
+            pool.fit()?;
+        }
         pool.grow()?;
         pool.shrink()
     }

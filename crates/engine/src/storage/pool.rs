@@ -154,23 +154,45 @@ impl Pool {
         drop(stirred);
         let _held = Held::exclusively(&self.lock, &self.image)?;
         let length = fs::metadata(&self.image).map_err(Error::at("look at", &self.image))?.len() - step;
-        let top = File::open(&self.top).map_err(Error::at("open", &self.top))?;
-        btrfs::shrink(&top, length).map_err(Error::at("shrink", &self.top))?;
-        open_image(&self.image)?.set_len(length).map_err(Error::at("size", &self.image))?;
-        self.refresh_device()
+        self.shrink_to(length)
     }
 
     /// Blocks of the image that the filesystem below has not set aside. They are asked for first.
     pub(super) fn unbacked(&self) -> Result<u64, Error> {
-        let metadata = fs::metadata(&self.image).map_err(Error::at("look at", &self.image))?;
-        let lacking = metadata.len().saturating_sub(metadata.blocks() * 512);
-        if lacking == 0 {
+        let lacks = || -> Result<u64, Error> {
+            Ok(lacking(&fs::metadata(&self.image).map_err(Error::at("look at", &self.image))?))
+        };
+        if lacks()? == 0 || set_aside(&open_image(&self.image)?, &self.image).is_ok() {
             return Ok(0);
         }
-        match set_aside(&open_image(&self.image)?, &self.image) {
-            Ok(()) => Ok(0),
-            Err(_) => Ok(lacking),
+        lacks()
+    }
+
+    /// Makes an image smaller that promises more than the filesystem below has set aside, as those of earlier versions do.
+    pub(super) fn fit(&self) -> Result<(), Error> {
+        let metadata = fs::metadata(&self.image).map_err(Error::at("look at", &self.image))?;
+        let (below, own) = (Space::of(&self.image)?, Space::of(&self.top)?);
+        // It grows again when it has to.
+        let length = (own.total - own.free + 2 * below.headroom()).max(LEAST).next_multiple_of(GRAIN);
+        if lacking(&metadata) == 0 || length >= metadata.len() {
+            return Ok(());
         }
+        {
+            let mut stirred = self.stirred.lock().unwrap_or_else(PoisonError::into_inner);
+            if stirred.elapsed() < RETRY {
+                return Ok(());
+            }
+            *stirred = Instant::now();
+        }
+        let _held = Held::exclusively(&self.lock, &self.image)?;
+        self.shrink_to(length)
+    }
+
+    fn shrink_to(&self, length: u64) -> Result<(), Error> {
+        let top = File::open(&self.top).map_err(Error::at("open", &self.top))?;
+        btrfs::shrink(&top, length).map_err(Error::at("shrink", &self.top))?;
+        open_image(&self.image)?.set_len(length).map_err(Error::at("size", &self.image))?;
+        self.refresh_device()
     }
 
     /// Whether the filesystem has failed: btrfs turns read-only when it cannot write what it must.
@@ -322,11 +344,20 @@ fn open_image(image: &Path) -> Result<File, Error> {
     OpenOptions::new().read(true).write(true).open(image).map_err(Error::at("open", image))
 }
 
-/// Every block of the image, also those in its holes. A filesystem that sets nothing aside is taken as it is: the room below is
-/// watched instead.
+/// Every block of the image, also those in its holes; none where not all can be had without taking what others need, or where
+/// they are more than a pool grows by at one time. A filesystem that sets nothing aside is taken as it is: the room below is watched instead.
 fn set_aside(file: &File, image: &Path) -> Result<(), Error> {
-    let length = file.metadata().map_err(Error::at("look at", image))?.len();
-    reserve(file, 0, length).map_err(Error::at("set room aside for", image))
+    let metadata = file.metadata().map_err(Error::at("look at", image))?;
+    let below = Space::of(image)?;
+    if lacking(&metadata) > below.free.saturating_sub(below.kept() / 2).min(MOST) {
+        return Err(Error::at("set room aside for", image)(std::io::Error::from(std::io::ErrorKind::StorageFull)));
+    }
+    reserve(file, 0, metadata.len()).map_err(Error::at("set room aside for", image))
+}
+
+/// Blocks of the image that the filesystem below has not set aside.
+fn lacking(metadata: &fs::Metadata) -> u64 {
+    metadata.len().saturating_sub(metadata.blocks() * 512)
 }
 
 fn reserve(file: &File, from: u64, length: u64) -> Result<(), Errno> {
