@@ -15,14 +15,9 @@ use std::time::Duration;
 use cove_protocol::Request as GuestRequest;
 use cove_sys::clone::SingleThreaded;
 
-use crate::birth::{Birth, Layers};
-use crate::cgroup::Group;
 use crate::error::Error;
-use crate::guest_line::Asked;
 use crate::hold::{Hold, Limit};
-use crate::house::{Adopted, Fresh, Greeting, House, Leashes, Slot};
-use crate::life::Live;
-use crate::network::namespace::Kind;
+use crate::house::{Adopted, Greeting, House, Leashes};
 use crate::pool::Filler;
 use crate::privilege::{self, Privilege};
 use crate::reaper::{Age, Reaper, Task};
@@ -88,7 +83,11 @@ impl Engine {
         house.free_failed_storage()?;
         let house = Arc::new(house);
         let work = Arc::clone(&house);
-        let reaper = Reaper::start(move |task| work.carry_out(task))?;
+        let carry_out = move |task| work.carry_out(task);
+        let reaper = match leashes {
+            Leashes::Held => Reaper::resting(carry_out),
+            Leashes::None => Reaper::start(carry_out)?,
+        };
         let filler = filler.map(|start| Filler::start(Arc::clone(&house.pool), start)).transpose()?;
         if leashes == Leashes::Held {
             house.sweep_dead()?;
@@ -98,87 +97,33 @@ impl Engine {
 
     /// Starts a new sandbox, or one whose files an earlier life left; returns when its guest answers.
     pub fn launch(&self, spec: &Spec) -> Result<Running, Error> {
-        self.launch_then(spec, Greeting::Awaited)
+        self.house.launch(&self.reaper, spec, Greeting::Awaited)
     }
 
     /// As [`Engine::launch`], without waiting for the guest: its socket takes connections already. For a caller who
     /// asks something of it next, and sees by the answer whether it is there.
     pub fn begin(&self, spec: &Spec) -> Result<Running, Error> {
-        self.launch_then(spec, Greeting::None)
+        self.house.launch(&self.reaper, spec, Greeting::None)
     }
 
-    fn launch_then(&self, spec: &Spec, greeting: Greeting) -> Result<Running, Error> {
-        spec.check()?;
-        self.house.hold.check(spec.storage, &spec.limits, &self.house.waived)?;
-        let fresh = self.house.claim(&spec.id)?;
-        let _first = self.house.pool.launching();
-        let started = self.bring_up(spec, fresh, greeting);
-        if started.is_err() {
-            self.house.undo(&spec.id, fresh);
-        }
-        started
+    /// For an engine that is opened inline, which begins without threads: most commands are over before those are worth
+    /// their while. From now on sandboxes that end unasked are noticed, and what the kernel does not bound is watched. Whoever has waited for
+    /// a moment calls it; an engine with spawners of its own has its threads from the start.
+    pub fn settle(&self) -> Result<(), Error> {
+        self.house.begin_to_watch_memory()?;
+        self.reaper.wake()
     }
 
-    fn bring_up(&self, spec: &Spec, fresh: Fresh, greeting: Greeting) -> Result<Running, Error> {
-        let (house, id) = (&*self.house, &spec.id);
-        if fresh == Fresh::Yes {
-            house.processes.check(&spec.limits)?;
-        }
-        let nest = match fresh {
-            Fresh::Yes => house.records.begin(spec, house.pool.cradle())?,
-            Fresh::No => house.records.begin_again(spec)?,
-        };
-        let upper = house.upper(spec)?;
-        let kind = match spec.network {
-            Network::None => Kind::Loopback,
-            Network::Full(_) => Kind::Egress,
-        };
-        if fresh == Fresh::No {
-            // An engine that died in the middle of a launch may have left processes that nobody wrote down.
-            house.hierarchy.clear(id.as_str())?;
-        }
-        // A namespace that is not ready takes a millisecond, and so does the other: side by side.
-        let (identity, rest) = house.beside_identity(spec, || Ok((house.group(spec)?, house.pool.network(kind)?)));
-        let identity = identity?;
-        let first_id = identity.first_id;
-        let born = || -> Result<(Arc<Live>, Option<Asked>), Error> {
-            let (group, network) = rest?;
-            let layers = Layers {
-                spec,
-                base: &house.base(identity.inside)?,
-                unmerged: &house.unmerged,
-                data: &house.data,
-                fresh,
-                privilege: house.privilege,
-                memory: house.hold.holds_memory().then_some(spec.limits.memory),
-            };
-            let entry = group.as_ref().map(Group::entry).transpose()?.unwrap_or_default();
-            let socket = house.records.socket(id);
-            let birth = Birth::prepare(&layers, &upper, identity, network.namespace, entry, nest, &house.spawners)?;
-            if let (Network::Full(egress), Some(listening)) = (&spec.network, network.listening) {
-                house.proxy()?.attach_ready(id, listening, egress)?;
-            }
-            let (live, asked) = house.start(spec, &birth, group, socket, greeting)?;
-            let live = Arc::new(live);
-            self.reaper.give(Task::LetGo(birth.leftovers()));
-            if spec.storage == Storage::Disk && house.leashes == Leashes::None {
-                self.reaper.give(Task::Tend);
-            }
-            let age = if house.leashes == Leashes::Held { Age::Young } else { Age::Settled };
-            self.reaper.give(Task::Settle(Arc::clone(&live), age));
-            Ok((live, asked))
-        };
-        let (live, asked) = born().inspect_err(|_| house.pool.give_back(first_id))?;
-        house.lock().insert(id.clone(), Slot::Running(Arc::clone(&live)));
-        self.reaper.watch(&live)?;
-        if let Some(asked) = asked {
-            asked.pong().map_err(|reason| Error::Guest { id: id.clone(), reason })?;
-        }
-        Ok(live.running.clone())
+    /// For an engine that is opened inline: no launch follows, so its spawner ends, and what the last launch left over is let
+    /// go. Best called while the sandbox works: both take the kernel some time.
+    pub fn retire(&self) {
+        self.house.spawners.retire();
+        self.reaper.tidy();
     }
 
     /// Ends a sandbox: SIGTERM, `grace` later SIGKILL. Files on disk stay.
     pub fn stop(&self, id: &SandboxId, grace: Duration) -> Result<(), Error> {
+        self.settle()?;
         let live = self.house.running(id)?;
         live.expect_end();
         live.thaw()?;
@@ -203,25 +148,29 @@ impl Engine {
         Ok(self.house.running(id)?.group()?.thaw()?)
     }
 
+    /// Ends all processes of a sandbox at once; returns when they are gone. Its mounts are taken down in the background. Files stay.
+    pub fn end(&self, id: &SandboxId) -> Result<(), Error> {
+        let live = self.house.running(id)?;
+        live.expect_end();
+        let mounts = live.mounts();
+        live.kill()?;
+        self.reaper.see_off(&live, KILL_PATIENCE);
+        if !live.wait_until_gone(KILL_PATIENCE) {
+            return Err(Error::Unkillable(id.clone()));
+        }
+        self.reaper.give(Task::LetGo(mounts.into_iter().collect()));
+        Ok(())
+    }
+
     /// Ends a sandbox at once and removes everything of it. Returns when its processes are gone; mounts are taken down
     /// and files deleted in the background. Fine to call for what is gone.
     pub fn destroy(&self, id: &SandboxId) -> Result<(), Error> {
-        let mut mounts = None;
-        match self.house.running(id) {
-            Ok(live) => {
-                live.expect_end();
-                mounts = live.mounts();
-                live.kill()?;
-                if !live.wait_until_gone(KILL_PATIENCE) {
-                    return Err(Error::Unkillable(id.clone()));
-                }
-            }
-            Err(Error::NotRunning(_) | Error::NotFound(_)) => {}
+        match self.end(id) {
+            Ok(()) | Err(Error::NotRunning(_) | Error::NotFound(_)) => {}
             Err(error) => return Err(error),
         }
         self.house.erase(id)?;
-        // In this order: what is deleted is mounted nowhere any more.
-        self.reaper.give(Task::LetGo(mounts.into_iter().collect()));
+        // After the mounts are let go: what is deleted is mounted nowhere any more.
         self.reaper.give(Task::EmptyTrash);
         Ok(())
     }

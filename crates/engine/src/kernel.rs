@@ -1,6 +1,8 @@
 //! What the kernel's release tells, where a try would cost more. Distributions carry some things back to older ones: who goes
 //! by the release does without them there.
 
+use std::sync::OnceLock;
+
 use rustix::system::uname;
 
 /// (major, minor)
@@ -12,12 +14,14 @@ pub const COUNTS_BY_NAMESPACE: Release = (5, 14);
 pub const OVERLAYS_OF_ID_MAPS: Release = (5, 19);
 /// Id-mapped mounts of tmpfs.
 pub const TMPFS_ID_MAPS: Release = (6, 3);
-
+/// Overlays take their layers by descriptor.
+pub const LAYERS_BY_DESCRIPTOR: Release = (6, 13);
 /// `user.` attributes on tmpfs: without them an overlay over it cannot remove or rename a directory of the layers below.
 pub const TMPFS_ATTRIBUTES: Release = (6, 6);
 
 pub fn has(since: Release) -> bool {
-    parse(&uname().release().to_string_lossy()) >= since
+    static RUNNING: OnceLock<Release> = OnceLock::new();
+    *RUNNING.get_or_init(|| parse(&uname().release().to_string_lossy())) >= since
 }
 
 fn parse(release: &str) -> Release {

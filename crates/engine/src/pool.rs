@@ -137,17 +137,13 @@ impl Pool {
         if let Some(identity) = ready {
             return (Ok(identity), other());
         }
-        let make = || self.make_identity(|request| spawners.call(request, &Outgoing::default()).map(|(_, fds)| fds.0));
-        std::thread::scope(|scope| {
-            let making = std::thread::Builder::new().name("cove-identity".into()).stack_size(128 << 10);
-            match making.spawn_scoped(scope, make) {
-                Ok(thread) => {
-                    let other = other();
-                    (thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), other)
-                }
-                Err(_) => (make(), other()),
-            }
-        })
+        let first_id = match self.take_range() {
+            Ok(first_id) => first_id,
+            Err(error) => return (Err(error), other()),
+        };
+        let asked = spawners.ask(&Request::UserNamespace(Maps::range(first_id)), &Outgoing::default());
+        let other = other();
+        (self.identity(first_id, asked.answer().map(|(_, descriptors)| descriptors.0)), other)
     }
 
     /// An ordinary user's: made for this sandbox, with its limit on processes.
@@ -176,8 +172,12 @@ impl Pool {
 
     fn make_identity(&self, call: impl FnOnce(&Request) -> Result<Vec<OwnedFd>, Refused>) -> Result<Identity, Error> {
         let first_id = self.take_range()?;
-        let made = call(&Request::UserNamespace(Maps::range(first_id))).and_then(pair);
-        match made {
+        self.identity(first_id, call(&Request::UserNamespace(Maps::range(first_id))))
+    }
+
+    /// The namespaces that a spawner made for a range; where it made none the range is free again.
+    fn identity(&self, first_id: u32, made: Result<Vec<OwnedFd>, Refused>) -> Result<Identity, Error> {
+        match made.and_then(pair) {
             Ok(pair) => Ok(Identity { first_id, pair, inside: Inside::Range }),
             Err(refused) => {
                 self.give_back(first_id);

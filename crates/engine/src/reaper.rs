@@ -3,18 +3,22 @@
 //! ```text
 //!   pidfd readable ─▶ watcher: waitid ─▶ reaper: cause, network, cgroup, range, record ─▶ whoever waits, or `departures`
 //! ```
-//! Neither lies on the path of a launch. A third thread does what takes the kernel long and nobody waits for: what a launch no longer needs (namespace descriptors: closing the last one
-//! costs the kernel a grace period), what was destroyed (trash).
+//! Neither lies on the path of a launch. A third thread does what takes the kernel long and nobody waits for: what a launch no longer
+//! needs (namespace descriptors: closing the last one costs the kernel a grace period), what was destroyed (trash).
+//!
+//! An engine for one command rests ([`Reaper::resting`]): it has no threads, its caller sees the sandbox off
+//! ([`Reaper::see_off`]) and does the chores when it has time ([`Reaper::tidy`]). A command that takes longer than a moment is worth
+//! the threads ([`Reaper::wake`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
-use rustix::event::{EventfdFlags, Timespec, epoll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll};
 use rustix::io::Errno;
 use rustix::process::{WaitId, WaitIdOptions};
 
@@ -46,7 +50,7 @@ const TEND_EVERY: Duration = Duration::from_secs(5);
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
 /// How long the kernel may take over the last breath of a process.
-pub const DYING: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+pub const DYING: Duration = Duration::from_secs(5);
 
 /// How often storage is looked at. Nobody writes what it has free in this time.
 const ROOM_EVERY: Duration = Duration::from_millis(200);
@@ -78,9 +82,117 @@ pub enum Exit {
     Unknown,
 }
 
-/// The threads.
-#[derive(Debug)]
+/// What is done with a task.
+type Work = dyn Fn(Task) + Send + Sync;
+
 pub struct Reaper {
+    work: Arc<Work>,
+    state: Mutex<State>,
+}
+
+enum State {
+    Resting { tasks: Vec<Task>, watched: Vec<Arc<Live>> },
+    Awake(Threads),
+}
+
+impl std::fmt::Debug for Reaper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reaper").finish_non_exhaustive()
+    }
+}
+
+impl Reaper {
+    /// With its threads. `work` is called for every task: burials in order on one thread, the rest on another.
+    pub fn start(work: impl Fn(Task) + Send + Sync + 'static) -> Result<Reaper, Error> {
+        let reaper = Reaper::resting(work);
+        reaper.wake()?;
+        Ok(reaper)
+    }
+
+    /// Without threads, until it is woken.
+    pub fn resting(work: impl Fn(Task) + Send + Sync + 'static) -> Reaper {
+        let state = State::Resting { tasks: Vec::new(), watched: Vec::new() };
+        Reaper { work: Arc::new(work), state: Mutex::new(state) }
+    }
+
+    /// Has threads from now on.
+    pub fn wake(&self) -> Result<(), Error> {
+        let mut state = self.lock();
+        let State::Resting { tasks, watched } = &mut *state else { return Ok(()) };
+        let threads = Threads::start(&self.work)?;
+        for live in watched.iter() {
+            threads.poll.add(live)?;
+        }
+        tasks.drain(..).for_each(|task| threads.give(task));
+        *state = State::Awake(threads);
+        Ok(())
+    }
+
+    /// From now on its end is noticed, also if it has come already.
+    pub fn watch(&self, live: &Arc<Live>) -> Result<(), Refused> {
+        match &mut *self.lock() {
+            State::Resting { watched, .. } => {
+                watched.push(Arc::clone(live));
+                Ok(())
+            }
+            State::Awake(threads) => threads.poll.add(live),
+        }
+    }
+
+    pub fn give(&self, task: Task) {
+        match &mut *self.lock() {
+            State::Resting { tasks, .. } => tasks.push(task),
+            State::Awake(threads) => threads.give(task),
+        }
+    }
+
+    /// Does what was given while it rests. What is left for later then is done by the caller, who has the time now.
+    pub fn tidy(&self) {
+        let mut due = Vec::new();
+        if let State::Resting { tasks, .. } = &mut *self.lock() {
+            // A sandbox settles when it has lived for a moment, which wakes the reaper.
+            let (later, now): (Vec<Task>, Vec<Task>) =
+                tasks.drain(..).partition(|task| matches!(task, Task::Settle(..)));
+            (*tasks, due) = (later, now);
+        }
+        due.into_iter().for_each(|task| (self.work)(task));
+    }
+
+    /// Waits for the end of one that was killed, and buries it, where no thread does.
+    pub fn see_off(&self, live: &Arc<Live>, patience: Duration) {
+        let is_own = match &mut *self.lock() {
+            State::Resting { watched, .. } => {
+                let before = watched.len();
+                watched.retain(|other| !Arc::ptr_eq(other, live));
+                watched.len() < before
+            }
+            State::Awake(_) => false,
+        };
+        if is_own && ends_within(&live.pidfd, patience) {
+            (self.work)(Task::Bury(Arc::clone(live), collect(live.pidfd.as_fd())));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Reaper {
+    fn drop(&mut self) {
+        self.tidy();
+    }
+}
+
+/// Whether a process has ended, or does so in time.
+pub fn ends_within(pidfd: &OwnedFd, patience: Duration) -> bool {
+    let limit = Timespec { tv_sec: patience.as_secs().cast_signed(), tv_nsec: patience.subsec_nanos().into() };
+    let mut ended = [PollFd::new(pidfd, PollFlags::IN)];
+    rustix::io::retry_on_intr(|| rustix::event::poll(&mut ended, Some(&limit))).is_ok_and(|many| many > 0)
+}
+
+/// The threads; they end with the value.
+struct Threads {
     poll: Arc<Poll>,
     urgent: Option<Sender<Task>>,
     idle: Option<Sender<Task>>,
@@ -98,16 +210,14 @@ struct Poll {
 
 const STOP: u64 = u64::MAX;
 
-impl Reaper {
-    /// `work` is called for every task: burials in order on one thread, the rest on another.
-    pub fn start(work: impl Fn(Task) + Send + Sync + 'static) -> Result<Reaper, Error> {
+impl Threads {
+    fn start(work: &Arc<Work>) -> Result<Threads, Error> {
         let poll = Arc::new(Poll::new()?);
-        let work = Arc::new(work);
         let (urgent, burials) = channel::<Task>();
         let (idle, chores) = channel::<Task>();
         let (watched, ended) = (Arc::clone(&poll), urgent.clone());
         let watcher = spawn("cove-watcher", move || watched.run(&ended))?;
-        let bury = Arc::clone(&work);
+        let (bury, work) = (Arc::clone(work), Arc::clone(work));
         let reaper = spawn("cove-reaper", move || burials.into_iter().for_each(|task| bury(task)))?;
         let (room, no_more) = channel::<()>();
         let look = Arc::clone(&work);
@@ -119,15 +229,10 @@ impl Reaper {
         })?;
         let tidier = spawn("cove-tidier", move || tidy(&chores, &*work))?;
         let threads = vec![watcher, reaper, keeper, tidier];
-        Ok(Reaper { poll, urgent: Some(urgent), idle: Some(idle), room: Some(room), threads })
+        Ok(Threads { poll, urgent: Some(urgent), idle: Some(idle), room: Some(room), threads })
     }
 
-    /// From now on its end is noticed, also if it has come already.
-    pub fn watch(&self, live: &Arc<Live>) -> Result<(), Refused> {
-        self.poll.add(live)
-    }
-
-    pub fn give(&self, task: Task) {
+    fn give(&self, task: Task) {
         let queue = if matches!(task, Task::Bury(..)) { &self.urgent } else { &self.idle };
         if let Some(queue) = queue {
             // Only fails while the engine closes; then all is let go anyway.
@@ -136,7 +241,7 @@ impl Reaper {
     }
 }
 
-impl Drop for Reaper {
+impl Drop for Threads {
     fn drop(&mut self) {
         (self.urgent, self.idle, self.room) = (None, None, None);
         // Adds one to the counter: the watcher wakes, ends and lets go of the queue's other end.

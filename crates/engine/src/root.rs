@@ -17,9 +17,10 @@ use rustix::process::{Gid, Uid};
 use cove_sys::mount::{Attributes, Reach, set_attributes};
 use cove_sys::namespace::{self, Kind};
 
+use crate::kernel::{self, LAYERS_BY_DESCRIPTOR};
 use crate::privilege::Privilege;
 use crate::refused::{Refused, Step};
-use crate::spawner::empty::LAYER_PLACES;
+use crate::spawner::empty::layer_places;
 use crate::spawner::wire::{AttachKind, Groups, Incoming, Launch, Overlay};
 use crate::spec::Durability;
 use crate::stills;
@@ -154,7 +155,7 @@ fn open_beneath(root: BorrowedFd<'_>, path: &str, flags: OFlags, mode: Mode) -> 
 
 /// Attaches a layer's mount: the kernel wants it in the mounter's own namespace before it lets it into an overlay.
 fn attach_for_assembly(mount: BorrowedFd<'_>, place: usize) -> Result<(), Refused> {
-    let target = format!("/layers/{}", place % LAYER_PLACES);
+    let target = format!("/layers/{}", place % layer_places());
     rustix::mount::move_mount(mount, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step("attach a layer")
 }
 
@@ -167,7 +168,10 @@ fn make_overlay(
     let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).step("open an overlay")?;
     match name_by_descriptor(&context, overlay, passed, storage) {
         // Linux before 6.13 takes layers by path only: EOPNOTSUPP up to 6.4, EINVAL since.
-        Err(refused) if [Errno::INVAL, Errno::OPNOTSUPP].map(Errno::raw_os_error).contains(&refused.errno) => {
+        Err(refused)
+            if !kernel::has(LAYERS_BY_DESCRIPTOR)
+                && [Errno::INVAL, Errno::OPNOTSUPP].map(Errno::raw_os_error).contains(&refused.errno) =>
+        {
             name_by_path(&context, overlay, first_place)?;
         }
         other => other?,
@@ -208,7 +212,7 @@ fn name_by_descriptor(
 /// Where the layers were attached; the kernel takes 256 bytes of such names.
 fn name_by_path(context: &OwnedFd, overlay: &Overlay, first_place: usize) -> Result<(), Refused> {
     let places = first_place..first_place + overlay.lowers.len();
-    if places.end > LAYER_PLACES {
+    if places.end > layer_places() {
         return Err(Refused::new("stack so many layers before Linux 6.13", Errno::TOOBIG));
     }
     rustix::process::chdir("/layers").step("enter the layers")?;

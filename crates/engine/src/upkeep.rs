@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use crate::base;
 use crate::engine::KILL_PATIENCE;
 use crate::error::Error;
-use crate::house::{House, Leashes, Slot, ends_within};
+use crate::house::{House, Leashes, Slot};
 use crate::life::Live;
 use crate::process;
 use crate::reaper;
@@ -73,7 +73,7 @@ impl House {
             self.condemned.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone());
             // Gone already is as good.
             let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
-            if ends_within(&pidfd, reaper::DYING) {
+            if reaper::ends_within(&pidfd, reaper::DYING) {
                 reaper::collect(pidfd.as_fd());
             }
             self.hierarchy.clear(id.as_str())?;

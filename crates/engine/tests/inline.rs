@@ -49,9 +49,24 @@ fn story() {
     let engine = open(data.path());
     assert_eq!(records(), 0, "the next engine clears up");
     let spec = spec();
+    let sandbox = engine.launch(&spec).unwrap();
+    assert_eq!(threads(), 1, "a short command's engine does without");
+    engine.destroy(&spec.id).unwrap();
+    assert!(!Path::new(&format!("/proc/{}", sandbox.pid)).exists(), "nobody else waits for it");
+    assert_eq!(records(), 0);
+
     engine.launch(&spec).unwrap();
+    engine.settle().unwrap();
+    assert!(threads() > 1, "a longer one is watched");
+    engine.retire();
+    let refused = engine.launch(&Spec { id: "r".repeat(SandboxId::LENGTH).parse().unwrap(), ..spec.clone() });
+    assert!(refused.unwrap_err().to_string().contains("spawner"), "no launch follows");
     engine.destroy(&spec.id).unwrap();
     assert_eq!(records(), 0);
+}
+
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
 /// Launches, says the pid, and waits to be killed.

@@ -46,7 +46,8 @@ const REMEMBERED: usize = 64;
 
 pub struct MemoryWatch {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    /// `None` until it is woken: the log can be read when somebody asks, too.
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 struct Shared {
@@ -92,6 +93,14 @@ struct Killed {
 impl MemoryWatch {
     /// Starts the thread.
     pub fn start() -> Result<MemoryWatch, Error> {
+        let watch = MemoryWatch::resting()?;
+        watch.wake()?;
+        Ok(watch)
+    }
+
+    /// Without its thread: what the kernel's log tells is read when somebody asks, and groups are not looked at. For a life
+    /// that is most likely too short for more.
+    pub fn resting() -> Result<MemoryWatch, Error> {
         MemoryWatch::with(KernelLog::open())
     }
 
@@ -108,12 +117,18 @@ impl MemoryWatch {
             })
         };
         let shared = Arc::new(make().map_err(|errno| Error::at("watch memory of", Path::new("groups"))(errno.into()))?);
-        let thread = std::thread::Builder::new().name("memory-watch".into()).spawn({
-            let shared = Arc::clone(&shared);
-            move || shared.run()
-        });
-        let thread = thread.map_err(Error::at("start a thread for", Path::new("memory-watch")))?;
-        Ok(MemoryWatch { shared, thread: Some(thread) })
+        Ok(MemoryWatch { shared, thread: Mutex::new(None) })
+    }
+
+    /// Has its thread from now on.
+    pub fn wake(&self) -> Result<(), Error> {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            let shared = Arc::clone(&self.shared);
+            let started = std::thread::Builder::new().name("memory-watch".into()).spawn(move || shared.run());
+            *thread = Some(started.map_err(Error::at("start a thread for", Path::new("memory-watch")))?);
+        }
+        Ok(())
     }
 
     /// From now on the kernel's log is read for this group. To be called before its first process starts; `before` are the kills
@@ -146,19 +161,25 @@ impl MemoryWatch {
 
     /// The largest process when memory last ran out, of a group in which `kills` have been counted.
     pub fn largest(&self, group: &str, kills: u64) -> Option<LargestProcess> {
-        let groups = self.shared.hear(group, kills);
+        let groups = self.hear(group, kills);
         let watched = groups.get(group)?;
         watched.killed.last.clone().or_else(|| watched.seen.as_ref().map(|(_, largest)| largest.clone()))
     }
 
     /// Whether one of the `kills` counted was of this process; `None` where there were some and the log does not tell whose.
     pub fn was_killed(&self, group: &str, pid: u32, kills: u64) -> Option<bool> {
-        let groups = self.shared.hear(group, kills);
+        let groups = self.hear(group, kills);
         let killed = groups.get(group).map(|watched| &watched.killed);
         if kills <= killed.map_or(0, |killed| killed.before) {
             return Some(false);
         }
         killed.filter(|killed| !killed.pids.is_empty()).map(|killed| killed.pids.contains(&pid))
+    }
+
+    fn hear(&self, group: &str, kills: u64) -> MutexGuard<'_, HashMap<String, Watched>> {
+        // A line of the log may come after the death: the thread sees it come. Without one the wait ends by itself.
+        let _ = self.wake();
+        self.shared.hear(group, kills)
     }
 
     pub fn forget(&self, group: &str) {
@@ -168,9 +189,10 @@ impl MemoryWatch {
 
 impl Drop for MemoryWatch {
     fn drop(&mut self) {
-        // An eventfd takes a 1 at any time short of 2^64 of them.
-        let _ = rustix::io::write(&self.shared.stop, &1_u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
+        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // An eventfd takes a 1 at any time short of 2^64 of them.
+            let _ = rustix::io::write(&self.shared.stop, &1_u64.to_ne_bytes());
             // It panicked: there is no evidence to be had, and nothing else depends on it.
             let _ = thread.join();
         }

@@ -3,7 +3,7 @@
 //! Every sandbox's mount namespace is a copy of this one, so what lies under a sandbox's root is this and nothing more:
 //! ```text
 //!   /        tmpfs, read-only, no file in it
-//!   ├─ layers/0 … 63   where layers are attached while an overlay is put together (in a namespace that is thrown away)
+//!   ├─ layers/0 …      where layers are attached while an overlay is put together (in a namespace that is thrown away)
 //!   ├─ nothing         covers what /proc shall not show
 //!   ├─ stills          what /proc shows in place of the host's, the same for all
 //!   ├─ pictures        a tmpfs for files that /proc shows in place of the host's; each has its name for a moment only
@@ -21,12 +21,16 @@ use rustix::mount::{
 use cove_sys::mount::{Attributes, Reach, set_attributes};
 use cove_sys::namespace;
 
+use crate::kernel::{self, LAYERS_BY_DESCRIPTOR};
 use crate::privilege::Privilege;
 use crate::refused::{Refused, Step};
 use crate::stills;
 
-/// Layers that can be attached side by side, for kernels before 6.13 that want them by path.
-pub const LAYER_PLACES: usize = 64;
+/// How many layers can be attached side by side: kernels before 6.13 want each by a path of its own. Others want them attached,
+/// wherever, and one place holds them all, one on top of the other.
+pub fn layer_places() -> usize {
+    if kernel::has(LAYERS_BY_DESCRIPTOR) { 1 } else { 64 }
+}
 
 /// Name, major and minor number of the devices a sandbox sees.
 const DEVICES: [(&str, u32, u32); 6] =
@@ -51,7 +55,7 @@ pub fn move_in(privilege: Privilege) -> Result<(), Refused> {
     for name in ["layers", "nothing", "stills", "pictures", "dev", "proc"] {
         rustix::fs::mkdirat(&root, name, directory).step("make the empty root")?;
     }
-    for place in 0..LAYER_PLACES {
+    for place in 0..layer_places() {
         rustix::fs::mkdirat(&root, format!("layers/{place}"), directory).step("make the empty root")?;
     }
     for (name, text) in stills::all() {

@@ -56,9 +56,17 @@ impl Spawner {
     }
 
     pub fn call(&self, request: &Request, descriptors: &Outgoing<'_>) -> Result<(Answer, Incoming), Refused> {
-        let socket = self.socket.as_ref().ok_or_else(|| Refused::new("reach a spawner", Errno::PIPE))?;
-        wire::send(socket.as_fd(), request, descriptors)?;
-        match wire::receive(socket.as_fd())? {
+        self.ask(request, descriptors)?;
+        self.hear()
+    }
+
+    fn ask(&self, request: &Request, descriptors: &Outgoing<'_>) -> Result<(), Refused> {
+        wire::send(self.socket()?, request, descriptors)
+    }
+
+    /// The answer to what was asked.
+    fn hear(&self) -> Result<(Answer, Incoming), Refused> {
+        match wire::receive(self.socket()?)? {
             Some((Answer::Refused(refused), dead)) => {
                 dead.0.iter().for_each(|pidfd| take_note(pidfd.as_fd()));
                 Err(refused)
@@ -67,12 +75,21 @@ impl Spawner {
             None => Err(Refused::new("hear from a spawner, which has died", Errno::PIPE)),
         }
     }
+
+    fn socket(&self) -> Result<BorrowedFd<'_>, Refused> {
+        self.socket.as_ref().map(AsFd::as_fd).ok_or_else(|| Refused::new("reach a spawner", Errno::PIPE))
+    }
+
+    /// It ends by itself, now; nobody waits for it yet.
+    fn retire(&mut self) {
+        self.socket = None;
+    }
 }
 
 impl Drop for Spawner {
     fn drop(&mut self) {
-        self.socket = None;
-        // It ends by itself when its socket closes; waiting leaves no zombie.
+        self.retire();
+        // Waiting leaves no zombie.
         let _ = rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(self.pid), WaitOptions::empty()));
     }
 }
@@ -111,24 +128,64 @@ impl std::fmt::Debug for Spawners {
     }
 }
 
+/// A request under way.
+pub struct Asked<'a> {
+    spawners: &'a Spawners,
+    spawner: Option<Spawner>,
+    sent: Result<(), Refused>,
+}
+
+impl Asked<'_> {
+    pub fn answer(mut self) -> Result<(Answer, Incoming), Refused> {
+        self.finish().unwrap_or_else(|| Err(Refused::new("hear from a spawner twice", Errno::ALREADY)))
+    }
+
+    fn finish(&mut self) -> Option<Result<(Answer, Incoming), Refused>> {
+        let spawner = self.spawner.take()?;
+        let answer = std::mem::replace(&mut self.sent, Ok(())).and_then(|()| spawner.hear());
+        self.spawners.give_back(spawner, &answer);
+        Some(answer)
+    }
+}
+
+impl Drop for Asked<'_> {
+    /// The next request must not get this one's answer.
+    fn drop(&mut self) {
+        let _ = self.finish();
+    }
+}
+
 impl Spawners {
     pub fn new(spawners: Vec<Spawner>, again: Arc<Again>) -> Spawners {
         Spawners { idle: Mutex::new(spawners), returned: Condvar::new(), again }
     }
 
     pub fn call(&self, request: &Request, descriptors: &Outgoing<'_>) -> Result<(Answer, Incoming), Refused> {
-        let mut spawner = self.borrow();
-        let answer = spawner.call(request, descriptors);
+        self.ask(request, descriptors).answer()
+    }
+
+    /// Has a spawner begin; whoever asked has time for something else until it takes the answer.
+    pub fn ask(&self, request: &Request, descriptors: &Outgoing<'_>) -> Asked<'_> {
+        let spawner = self.borrow();
+        let sent = spawner.ask(request, descriptors);
+        Asked { spawners: self, spawner: Some(spawner), sent }
+    }
+
+    /// No request follows: all end, while their engine does something else.
+    pub fn retire(&self) {
+        self.lock().iter_mut().for_each(Spawner::retire);
+    }
+
+    fn give_back(&self, mut spawner: Spawner, answer: &Result<(Answer, Incoming), Refused>) {
         // Killed by somebody: this request is lost, the next shall not be. Where no other can be had the dead one goes
         // back, and the next caller tries again.
-        if matches!(&answer, Err(refused) if is_death(refused))
+        if matches!(answer, Err(refused) if is_death(refused))
             && let Ok(another) = (self.again)()
         {
             spawner = another;
         }
         self.lock().push(spawner);
         self.returned.notify_one();
-        answer
     }
 
     fn borrow(&self) -> Spawner {

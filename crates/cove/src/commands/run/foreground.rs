@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use cove_engine::Engine;
 use cove_protocol::frame::BULK;
 use cove_protocol::process::{Exit, Selector, Spec, Stdio};
 use cove_protocol::{Control, Event, Failure, Frame, FrameError, Kind, Reply, Request};
@@ -38,6 +39,9 @@ const WRITE_AT_ONCE: usize = 4096;
 const GRACE_AFTER_TIMEOUT: Duration = Duration::from_secs(2);
 const GRACE_AFTER_TERM: Duration = Duration::from_secs(10);
 const GRACE_AFTER_HANGUP: Duration = Duration::from_secs(2);
+
+/// How long a command may take without threads of the engine.
+const A_MOMENT: Duration = Duration::from_millis(10);
 
 /// How the command came to its end, as far as this side knows.
 #[derive(Debug, PartialEq, Eq)]
@@ -77,6 +81,8 @@ pub struct Foreground<'a> {
     errands: Vec<Connection>,
     /// Where its output goes instead of the screen.
     kept: Option<&'a mut Transcript>,
+    /// The engine settles when the command takes longer than a moment.
+    settles: Option<(Instant, &'a Engine)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,7 +129,16 @@ impl<'a> Foreground<'a> {
             ends: Ends { at: timeout.map(|timeout| Instant::now() + timeout), because: None },
             errands: Vec::new(),
             kept: None,
+            settles: None,
         })
+    }
+
+    /// For an engine of our own: while the guest starts the command it lets go of what it no longer needs, and it settles when the
+    /// command takes longer than a moment.
+    pub fn settling(mut self, engine: &'a Engine) -> Foreground<'a> {
+        engine.retire();
+        self.settles = Some((Instant::now() + A_MOMENT, engine));
+        self
     }
 
     /// Keeps the output for later instead of showing it.
@@ -150,6 +165,9 @@ impl<'a> Foreground<'a> {
         }
         if let Some(outcome) = self.check_time()? {
             return Ok(Some(outcome));
+        }
+        if let Some((_, engine)) = self.settles.take_if(|(at, _)| Instant::now() >= *at) {
+            engine.settle().map_err(io::Error::other)?;
         }
         if ready.output
             && let Err(error) = self.write_output()
@@ -380,7 +398,8 @@ impl<'a> Foreground<'a> {
             fds.push(PollFd::from_borrowed_fd(fd, PollFlags::OUT));
             fds.len() - 1
         });
-        let timeout = self.ends.at.map(|at| at.saturating_duration_since(Instant::now()));
+        let next = self.ends.at.into_iter().chain(self.settles.map(|(at, _)| at)).min();
+        let timeout = next.map(|at| at.saturating_duration_since(Instant::now()));
         let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}

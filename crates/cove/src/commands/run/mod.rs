@@ -54,7 +54,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
         .and_then(|()| name_inside(&running.socket, &reachable))
         .and_then(|()| {
             let begun = Foreground::start(&running.socket, &signals, command, input, arguments.timeout)?;
-            Ok(begun.keeping(arguments.json.then_some(&mut transcript)).run()?)
+            Ok(begun.settling(&engine).keeping(arguments.json.then_some(&mut transcript)).run()?)
         });
     let shortage = outcome.as_ref().ok().and_then(|outcome| Shortage::behind(outcome, &engine, &sandbox.id));
     let removed = engine.destroy(&sandbox.id).map_err(sandbox::complaint);
@@ -82,7 +82,8 @@ pub fn once(data: &Path, sandbox: &cove_engine::Spec, command: Spec) -> Result<O
     let config = Config { data: data.to_owned(), spawning: Spawning::Inline, pool: 0, waived: Vec::new() };
     let engine = Engine::open(config).map_err(sandbox::complaint)?;
     let running = engine.launch(sandbox).map_err(sandbox::complaint)?;
-    let outcome = Foreground::start(&running.socket, &signals, command, Input::Closed, None).and_then(Foreground::run);
+    let outcome = Foreground::start(&running.socket, &signals, command, Input::Closed, None)
+        .and_then(|begun| begun.settling(&engine).run());
     let removed = engine.destroy(&sandbox.id).map_err(sandbox::complaint);
     leftovers::clean(engine, data)?;
     removed?;
