@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use object_store::ObjectStore;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
@@ -33,6 +33,7 @@ use crate::sandbox::work::Looks;
 use crate::session::Live;
 use crate::store::{Dialect, Store};
 use crate::template::{self, Template};
+use crate::traffic::Traffic;
 use crate::{Caller, Error, identity, random};
 
 /// How long changes under way may take once there are no more requests. The next server finishes what takes longer.
@@ -73,8 +74,6 @@ struct Parts {
     tasks: TaskTracker,
     /// Cancelled when the server ends.
     ending: CancellationToken,
-    /// Wakes the loop of timers and jobs.
-    timers: Notify,
     /// Places for webhook deliveries under way.
     deliveries: Arc<Semaphore>,
     /// How many sandboxes each organisation has, against its maxima.
@@ -93,6 +92,8 @@ struct Parts {
     unfinished: Unfinished,
     /// Warm pools: sandboxes made ahead.
     pools: Pools,
+    /// Requests under way: what is made ahead waits for a pause.
+    traffic: Traffic,
     /// Sessions with an execution under way.
     sessions: Live,
     /// An HTTP client for operators' requests: it reaches private addresses too.
@@ -146,7 +147,6 @@ impl App {
             interpreter,
             tasks: TaskTracker::new(),
             ending: CancellationToken::new(),
-            timers: Notify::new(),
             deliveries: Arc::new(Semaphore::new(crate::job::run::DELIVERIES)),
             ledger: Ledger::default(),
             rates: Rates::default(),
@@ -156,6 +156,7 @@ impl App {
             said: Said::default(),
             unfinished: Unfinished::default(),
             pools: Pools::default(),
+            traffic: Traffic::default(),
             sessions: Live::default(),
             http: http_client()?,
             guarded: crate::neighbourhood::guarded_client(config.private_targets.clone())?,
@@ -283,14 +284,6 @@ impl App {
         &self.0.bus
     }
 
-    pub(crate) fn wake_timers(&self) {
-        self.0.timers.notify_one();
-    }
-
-    pub(crate) fn timers_woken(&self) -> &Notify {
-        &self.0.timers
-    }
-
     /// Places for deliveries under way.
     pub(crate) fn deliveries(&self) -> &Arc<Semaphore> {
         &self.0.deliveries
@@ -306,6 +299,10 @@ impl App {
 
     pub(crate) fn rights(&self) -> &Arc<Rights> {
         &self.0.rights
+    }
+
+    pub(crate) fn traffic(&self) -> &Traffic {
+        &self.0.traffic
     }
 
     pub(crate) fn capacity(&self) -> &Capacity {

@@ -57,6 +57,7 @@ pub mod store;
 pub mod template;
 pub mod tls;
 pub mod trace;
+mod traffic;
 pub mod usage;
 pub mod webhook;
 

@@ -47,9 +47,9 @@ pub fn router(app: App) -> Router {
         .with_state(app.clone())
         .nest("/api", native::router(app.clone()))
         .nest("/e2b", e2b.api())
-        .nest("/daytona", daytona::router(app))
+        .nest("/daytona", daytona::router(app.clone()))
         .layer(axum::middleware::from_fn_with_state(e2b, e2b::by_name))
-        .layer(axum::middleware::from_fn(observe::observe))
+        .layer(axum::middleware::from_fn_with_state(app, observe::observe))
         // Outermost: what another server must answer none of our doors can.
         .layer(axum::middleware::from_fn_with_state(director, peer::direct))
 }

@@ -6,13 +6,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use axum::extract::{MatchedPath, Request};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
 use tracing::Instrument as _;
 
-use crate::random;
+use crate::{App, random};
 
 const ID: &str = "x-request-id";
 
@@ -63,8 +63,9 @@ impl Requests {
     }
 }
 
-pub async fn observe(mut request: Request, next: Next) -> Response {
+pub async fn observe(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let began = Instant::now();
+    let _under_way = app.traffic().begin();
     let id = request_id(&request);
     request.headers_mut().insert(ID, id.clone());
     let told = id.to_str().unwrap_or_default().to_owned();

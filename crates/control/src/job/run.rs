@@ -56,6 +56,7 @@ impl App {
             });
         }
         self.begin_to_follow_rights();
+        self.tasks().spawn(self.clone().keep_pools());
         self.every(crate::peer::EVERY, |app| async move { app.say_alive().await });
         self.every(crate::peer::EVERY, |app| async move { app.take_over().await });
         self.every(RENEW, |app| async move { app.renew_leases().await });
@@ -83,7 +84,6 @@ impl App {
                 tokio::select! {
                     () = ending.cancelled() => return,
                     () = tokio::time::sleep(pause) => {}
-                    () = app.timers_woken().notified(), if pause == TICK => tokio::time::sleep(Duration::from_millis(5)).await,
                 }
             }
         });
@@ -92,7 +92,6 @@ impl App {
     /// One round: turns due timers into jobs and does the due jobs.
     pub async fn work(&self) -> Result<(), Error> {
         self.queue_due_timers().await?;
-        self.fill_pools().await?;
         for job in self.claim(Line::Upkeep, AT_ONCE).await? {
             let app = self.clone();
             self.tasks().spawn(async move { app.run_job(job).await });

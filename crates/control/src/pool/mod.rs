@@ -2,36 +2,29 @@
 //!
 //! A pool belongs to an organisation and a template. Its members are sandboxes like any other that nobody sees yet. A
 //! creation takes a member that has everything it asks for: the server pings it (a dead one is never handed out), sets
-//! its environment, and gives it to the caller with one write. The background replaces it. Members are ready as soon as
-//! they run; then their Python is started for the first cell.
+//! its environment, and gives it to the caller with one write. The background replaces it ([`refill`]). Members are ready as
+//! soon as they run; then their Python is started for the first cell.
 
 mod members;
+mod refill;
 
 use std::collections::HashMap;
 use std::sync::Mutex;
-use std::time::Duration;
 
 use cove_protocol::Request;
 use serde::Serialize;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 use self::members::{Member, Members, Waiting};
 use crate::event::Kind;
-use crate::interpreter::Warmth;
-use crate::key::Quota;
-use crate::ledger::Claim;
 use crate::sandbox::cause::{Cause, Code};
 use crate::sandbox::state::Event;
-use crate::sandbox::{NetworkPolicy, NewSandbox, Sandbox, State, Timers};
-use crate::store::sandboxes::{Along, Idempotency, Inserted, Taken};
+use crate::sandbox::{NetworkPolicy, NewSandbox, Sandbox, State};
+use crate::store::sandboxes::{Along, Idempotency, Taken};
 use crate::template::Template;
 use crate::{App, Caller, Error, Scope, random};
 
-/// The most members that are made at one time for one pool.
-const AT_ONCE: u32 = 4;
 const LARGEST: u32 = 10_000;
-/// The pause between taking a member and making the next.
-const REST: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolSize {
@@ -63,12 +56,14 @@ pub struct Pools {
     /// Turns to import what cells begin with: seconds of a processor each. Half of the processors is left to callers, whose
     /// first cells took ten times as long beside four members that were warmed at once.
     warming: Semaphore,
+    /// Something may be missing.
+    wanted: Notify,
 }
 
 impl Default for Pools {
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Pools { all: Mutex::default(), warming: Semaphore::new((processors / 2).max(1)) }
+        Pools { all: Mutex::default(), warming: Semaphore::new((processors / 2).max(1)), wanted: Notify::new() }
     }
 }
 
@@ -87,6 +82,11 @@ impl Pools {
         for members in self.all.lock().expect("no panic while held").values_mut() {
             members.remove(id);
         }
+        self.wake();
+    }
+
+    fn wake(&self) {
+        self.wanted.notify_one();
     }
 }
 
@@ -101,7 +101,7 @@ impl App {
         self.store().set_pool(&pool, self.now().as_millisecond()).await?;
         self.audit(caller, "pool.set", &template).await?;
         self.load_pools().await?;
-        self.wake_timers();
+        self.pools().wake();
         let pools = self.list_pools(caller).await?;
         pools.into_iter().find(|pool| pool.template == template).ok_or_else(|| Error::not_found("pool", template))
     }
@@ -113,7 +113,7 @@ impl App {
         }
         self.audit(caller, "pool.delete", template).await?;
         self.load_pools().await?;
-        self.wake_timers();
+        self.pools().wake();
         Ok(())
     }
 
@@ -193,7 +193,7 @@ impl App {
             let member = self.pools().with(&draft.organisation, &draft.template, Members::take);
             let Some(taken) = member.flatten() else { return Ok(None) };
             let member = &taken.sandbox;
-            self.refill_soon();
+            self.pools().wake();
             let mut sandbox = adopt(draft, member, new);
             let outdated = member.root != draft.root;
             if outdated || !self.is_fit_for_use(&sandbox, template, new).await {
@@ -230,15 +230,6 @@ impl App {
         }
     }
 
-    /// Not at once: making a member takes a processor for some milliseconds, and the caller's first command needs it.
-    fn refill_soon(&self) {
-        let app = self.clone();
-        self.tasks().spawn(async move {
-            tokio::time::sleep(REST).await;
-            app.wake_timers();
-        });
-    }
-
     /// Checks that the member is alive, and sets it up for the caller.
     async fn is_fit_for_use(&self, sandbox: &Sandbox, template: &Template, new: &NewSandbox) -> bool {
         let Ok(provider) = self.provider(&sandbox.provider) else { return false };
@@ -260,99 +251,6 @@ impl App {
             }
         };
         provider.guest(&sandbox.id).call(&request).await.is_ok()
-    }
-
-    /// Makes missing members, removes surplus ones, and starts their interpreters.
-    pub(crate) async fn fill_pools(&self) -> Result<(), Error> {
-        let (mut missing, mut surplus, mut cold) = (Vec::new(), Vec::new(), Vec::new());
-        {
-            let mut all = self.pools().all.lock().expect("no panic while held");
-            for (name, members) in all.iter_mut() {
-                surplus.extend(members.surplus());
-                missing.extend((0..members.begin(AT_ONCE)).map(|_| name.clone()));
-                cold.extend(members.begin_warming());
-            }
-        }
-        for (organisation, template) in missing {
-            let app = self.clone();
-            self.tasks().spawn(async move { app.make_member(organisation, template).await });
-        }
-        for member in cold {
-            let app = self.clone();
-            self.tasks().spawn(async move { app.warm_member(&member, Warmth::Ready).await });
-        }
-        for member in surplus {
-            let cause = Cause::new(Code::Pool, "the pool was made smaller", self.now());
-            self.change_state(&member.id, Event::Destroy, cause).await?;
-        }
-        Ok(())
-    }
-
-    async fn make_member(&self, organisation: String, template: String) {
-        let made = self.launch_member(&organisation, &template).await;
-        if let Err(error) = &made {
-            tracing::warn!(template, %error, detail = error.detail(), "fill a pool");
-            // Pauses before the next try: the cause may need a moment.
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-        self.pools().with(&organisation, &template, |members| {
-            members.making = members.making.saturating_sub(1);
-            made.into_iter().for_each(|member| members.add(member));
-        });
-        self.wake_timers();
-    }
-
-    async fn launch_member(&self, organisation: &str, template: &str) -> Result<Member, Error> {
-        let caller = Caller { organisation: organisation.to_owned(), key: "pool".into(), scopes: vec![Scope::Write] };
-        let new =
-            NewSandbox { template: Some(template.to_owned()), network: NetworkPolicy::open(), ..NewSandbox::default() };
-        let (mut member, made_from) = self.draft(&caller, &new).await?;
-        member.pool = Some(template.to_owned());
-        member.timers = Timers { idle_seconds: None, ..Timers::default() };
-        member.cause = Cause::new(Code::Pool, "made for a warm pool", self.now());
-        let quota = self.quota(organisation).await?;
-        let place = self.ledger().reserve(organisation, &quota)?;
-        let id = member.id.clone();
-        let made = self.launch_in_room(member, place, &quota).await;
-        if made.is_err() {
-            self.capacity().release(&id);
-        }
-        let member = Member { sandbox: made?, interpreter: Waiting::NotYet };
-        if !made_from.interpreter {
-            return Ok(member);
-        }
-        self.warm_member(&member.sandbox, Warmth::Imported).await;
-        Ok(Member { interpreter: Waiting::Yes, ..member })
-    }
-
-    /// Starts the member's Python ahead of its first cell. A member without it works too; its first cell is slower.
-    async fn warm_member(&self, member: &Sandbox, warmth: Warmth) {
-        let _turn = self.pools().warming.acquire().await;
-        if let Ok(provider) = self.provider(&member.provider)
-            && let Err(error) = self.interpreter().warm(&member.id, &provider.guest(&member.id), warmth).await
-        {
-            tracing::debug!(sandbox = %member.id, %error, "warm the interpreter of a pool's member");
-        }
-        self.pools().with(&member.organisation, &member.template, |members| members.warmed(&member.id));
-        self.wake_timers();
-    }
-
-    async fn launch_in_room(&self, member: Sandbox, mut place: Claim<'_>, quota: &Quota) -> Result<Sandbox, Error> {
-        let _turn = self.room_for(&member).await?;
-        let _lock = self.locks().lock(&member.id).await;
-        match self.store().insert_sandbox_asked(&member, None, None, Some(quota)).await? {
-            Inserted::New => {
-                place.is_written();
-                drop(place);
-                let id = member.id.clone();
-                let made = self.launch_new(member).await;
-                if made.as_ref().is_err_and(Error::is_of_the_database) {
-                    self.unfinished().untold(&id);
-                }
-                made
-            }
-            other => Err(Error::internal(format!("a pool member without a name: {other:?}"))),
-        }
     }
 }
 

@@ -123,6 +123,11 @@ impl Provider for Local {
         self.call(move |engine| engine.resume(&id)).instrument(span).await
     }
 
+    async fn end(&self, id: &SandboxId) -> Result<(), ProviderError> {
+        let id = id.clone();
+        self.call(move |engine| unless_gone(engine.end(&id))).await
+    }
+
     async fn destroy(&self, id: &SandboxId) -> Result<(), ProviderError> {
         let span = effect!("destroy", id);
         let id = id.clone();

@@ -133,6 +133,11 @@ pub trait Provider: Send + Sync {
     async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<(), ProviderError>;
     async fn pause(&self, id: &SandboxId) -> Result<(), ProviderError>;
     async fn resume(&self, id: &SandboxId) -> Result<(), ProviderError>;
+    /// Ends its processes at once and touches no files: what can be done ahead of [`Provider::destroy`]. Already gone, or
+    /// impossible without the files: nothing to do.
+    async fn end(&self, _id: &SandboxId) -> Result<(), ProviderError> {
+        Ok(())
+    }
     /// Removes everything. Already gone: nothing to do.
     async fn destroy(&self, id: &SandboxId) -> Result<(), ProviderError>;
     async fn resize(&self, id: &SandboxId, limits: &Limits) -> Result<(), ProviderError>;

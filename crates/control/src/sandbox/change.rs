@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use cove_engine::SandboxId;
 use cove_engine::spec::Limits;
 
+use super::attempts::Attempts;
 use super::create::{check_env, check_labels, check_name};
 use super::{LimitsChange, NetworkPolicy, Sandbox, State, TimersChange};
 use crate::audit::Entry;
@@ -15,9 +16,6 @@ use crate::store::Written;
 use crate::store::sandboxes::Along;
 use crate::store::usage::Span;
 use crate::{App, Caller, Error, Scope};
-
-/// Another server may write between our read and our write.
-const ATTEMPTS: usize = 8;
 
 impl App {
     pub async fn set_timers(&self, caller: &Caller, id_or_name: &str, change: TimersChange) -> Result<Sandbox, Error> {
@@ -39,7 +37,9 @@ impl App {
         check_labels(&labels)?;
         let id = self.sandbox(caller, id_or_name).await?.id;
         let _lock = self.locks().lock(&id).await;
-        for _ in 0..ATTEMPTS {
+        let mut attempts = Attempts::on(&id);
+        loop {
+            attempts.again()?;
             let mut sandbox = self.there(&id).await?;
             sandbox.labels = labels.clone();
             sandbox.updated_at = Some(self.now());
@@ -51,7 +51,6 @@ impl App {
                 return Ok(sandbox);
             }
         }
-        Err(overtaken(&id))
     }
 
     pub async fn rename(&self, caller: &Caller, id_or_name: &str, name: Option<String>) -> Result<Sandbox, Error> {
@@ -61,7 +60,9 @@ impl App {
         }
         let id = self.sandbox(caller, id_or_name).await?.id;
         let _lock = self.locks().lock(&id).await;
-        for _ in 0..ATTEMPTS {
+        let mut attempts = Attempts::on(&id);
+        loop {
+            attempts.again()?;
             let mut sandbox = self.there(&id).await?;
             sandbox.name = name.clone();
             sandbox.updated_at = Some(self.now());
@@ -80,7 +81,6 @@ impl App {
                 }
             }
         }
-        Err(overtaken(&id))
     }
 
     /// What the doors remember, made of the sandbox as it is at that moment: of two who change it neither is lost.
@@ -105,7 +105,9 @@ impl App {
         change: impl Fn(&mut BTreeMap<String, String>),
     ) -> Result<Sandbox, Error> {
         let _lock = self.locks().lock(id).await;
-        for _ in 0..ATTEMPTS {
+        let mut attempts = Attempts::on(id);
+        loop {
+            attempts.again()?;
             let mut sandbox = self.there(id).await?;
             change(&mut sandbox.env);
             check_env(&sandbox.env)?;
@@ -115,7 +117,6 @@ impl App {
                 return Ok(sandbox);
             }
         }
-        Err(overtaken(id))
     }
 
     pub async fn set_public(&self, caller: &Caller, id_or_name: &str, public: Visibility) -> Result<Sandbox, Error> {
@@ -272,7 +273,9 @@ impl App {
         asked: &Entry,
         change: impl Fn(&App, &mut Sandbox) -> Result<Option<Span>, Error>,
     ) -> Result<Sandbox, Error> {
-        for _ in 0..ATTEMPTS {
+        let mut attempts = Attempts::on(id);
+        loop {
+            attempts.again()?;
             let mut sandbox = self.there(id).await?;
             let span = change(self, &mut sandbox)?;
             sandbox.updated_at = Some(self.now());
@@ -283,7 +286,6 @@ impl App {
                 return Ok(sandbox);
             }
         }
-        Err(overtaken(id))
     }
 
     /// The sandbox as the store has it now, unless it is gone.
@@ -307,8 +309,4 @@ fn put_back(id: &SandboxId, done: Result<(), ProviderError>) {
     if let Err(error) = done {
         tracing::error!(sandbox = %id, %error, "what it has is not what is written of it, until it starts anew");
     }
-}
-
-fn overtaken(id: &SandboxId) -> Error {
-    Error::Conflict(format!("sandbox {id} is being changed by others; try again"))
 }

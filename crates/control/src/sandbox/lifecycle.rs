@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use cove_engine::SandboxId;
 
+use super::attempts::Attempts;
 use super::cause::{Cause, Code};
 use super::state::{self, Denied, Effect, Event};
 use super::{Sandbox, State};
@@ -20,9 +21,6 @@ use crate::{App, Caller, Error, Scope};
 
 /// What processes get between SIGTERM and SIGKILL when their sandbox is stopped.
 pub const STOP_GRACE: Duration = Duration::from_secs(5);
-
-/// Another server may write between our read and our write; the pure rules are asked again that often.
-const ATTEMPTS: usize = 8;
 
 /// How long a change that another server is at is waited for, and how often it is looked at.
 const ELSEWHERE: Duration = Duration::from_secs(10);
@@ -157,7 +155,9 @@ impl App {
         cause: &Cause,
         asked: Option<&Entry>,
     ) -> Result<(Sandbox, Option<Effect>), Error> {
-        for _ in 0..ATTEMPTS {
+        let mut attempts = Attempts::on(id);
+        loop {
+            attempts.again()?;
             let found = self.store().sandbox_by_id(id).await?;
             let mut sandbox = found.ok_or_else(|| Error::not_found("sandbox", id.to_string()))?;
             self.check_here(&sandbox).await?;
@@ -188,7 +188,6 @@ impl App {
                 Written::Overtaken => continue,
             }
         }
-        Err(Error::Conflict(format!("sandbox {id} is being changed by others; try again")))
     }
 
     /// Asks the provider. Every effect is idempotent.
@@ -203,6 +202,9 @@ impl App {
             Effect::Export => self.export(sandbox).await?,
             Effect::Import => self.import(sandbox).await?,
             Effect::Destroy => {
+                let (synced, ended) = tokio::join!(self.store().sync(), provider.end(&sandbox.id));
+                synced.map_err(Error::from)?;
+                ended?;
                 let forget_archive =
                     async { if sandbox.has_archive { self.forget_archive(sandbox).await } else { Ok(()) } };
                 // Neither waits for the other: the archive may be at the far end of a network.
@@ -241,7 +243,10 @@ impl App {
             }
         };
         let mut sandbox = sandbox;
-        for _ in 0..ATTEMPTS {
+        let id = sandbox.id.clone();
+        let mut attempts = Attempts::on(&id);
+        loop {
+            attempts.again()?;
             let step = match state::apply(sandbox.state, event) {
                 Ok(step) => step,
                 // Overtaken by another server's change: its word stands.
@@ -256,14 +261,13 @@ impl App {
                 }
                 Written::Overtaken => {
                     let found = self.store().sandbox_by_id(&sandbox.id).await?;
-                    sandbox = found.ok_or_else(|| Error::not_found("sandbox", sandbox.id.to_string()))?;
+                    sandbox = found.ok_or_else(|| Error::not_found("sandbox", id.to_string()))?;
                 }
             }
         }
-        Err(Error::Conflict(format!("sandbox {} is being changed by others; try again", sandbox.id)))
     }
 
-    /// The one place where a state is written: times, account and event go with it.
+    /// Writes another state of a sandbox that is there, as [`App::write_state_within`] does.
     pub(crate) async fn write_state(
         &self,
         sandbox: &mut Sandbox,
@@ -274,7 +278,9 @@ impl App {
         self.write_state_within(sandbox, to, cause, asked, None).await
     }
 
-    /// As [`App::write_state`], where the organisation's maxima leave room for one more that runs.
+    /// Writes a state with all that goes with it: times, account, event; where it starts a sandbox, only if the organisation's
+    /// maxima leave room for one more. Two states are written elsewhere, with the row itself: the first (`create`) and that
+    /// of a pool's member which is handed out (`pool`).
     async fn write_state_within(
         &self,
         sandbox: &mut Sandbox,
@@ -364,14 +370,16 @@ impl App {
 fn lasting(to: State) -> Lasting {
     match to {
         State::Creating | State::Starting | State::Pausing | State::Resuming | State::Stopping => Lasting::Soon,
+        // `carry_out` syncs it while the processes end, before it lets files be touched.
+        State::Destroying => Lasting::Soon,
+        // It was `destroying` on the disk before, or nobody was told of it: either way the next start ends it.
+        State::Destroyed => Lasting::Behind,
         State::Running
         | State::Paused
         | State::Stopped
         | State::Archiving
         | State::Archived
         | State::Restoring
-        | State::Destroying
-        | State::Destroyed
         | State::Failed => Lasting::Synced,
     }
 }

@@ -5,6 +5,7 @@
 //! * [`reconcile`]: what a server does that comes back; [`repair`]: what was left in the middle while it runs; [`orphan`]: files that
 //!   nobody is known to own
 
+mod attempts;
 pub mod cause;
 pub mod change;
 pub mod create;

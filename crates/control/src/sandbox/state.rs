@@ -106,7 +106,6 @@ impl State {
         )
     }
 
-    /// Its processes exist, frozen or not.
     /// Whether it counts among those that run: it has processes, or is about to.
     pub fn takes_room(self) -> bool {
         !matches!(
@@ -115,6 +114,7 @@ impl State {
         )
     }
 
+    /// Its processes exist, frozen or not.
     pub fn has_processes(self) -> bool {
         matches!(self, State::Running | State::Pausing | State::Paused | State::Resuming | State::Stopping)
     }

@@ -151,6 +151,8 @@ pub enum Lasting {
     /// Before its writer goes on: a caller is told of it.
     #[default]
     Synced,
+    /// At once, but nobody waits for it: what is on the disk already leads to the same after a power cut.
+    Behind,
     /// With the next write that is synced. Nobody is told of it yet, or it is found out again after a power cut.
     Soon,
 }

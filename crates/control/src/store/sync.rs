@@ -38,6 +38,12 @@ impl Syncer {
         Syncer { log: log.into(), asked: AtomicU64::new(0), synced: Mutex::new(0) }
     }
 
+    /// No sync ends before the value is dropped.
+    #[cfg(test)]
+    pub(super) async fn hold(&self) -> tokio::sync::MutexGuard<'_, u64> {
+        self.synced.lock().await
+    }
+
     /// Returns when everything that was committed before the call is on the disk.
     pub(super) async fn sync(&self) -> io::Result<()> {
         let mine = self.asked.fetch_add(1, Ordering::SeqCst) + 1;

@@ -47,6 +47,7 @@ impl Store {
                 let rows = self.write_to_sqlite(change, becomes).await?;
                 match lasting {
                     Lasting::Synced => self.sync().await?,
+                    Lasting::Behind => self.sync_behind(),
                     Lasting::Soon => {}
                 }
                 Ok(rows)
@@ -59,11 +60,22 @@ impl Store {
     }
 
     /// Returns when all that was committed before is on the disk. PostgreSQL's commits are.
-    pub(super) async fn sync(&self) -> Result<(), sqlx::Error> {
+    pub(crate) async fn sync(&self) -> Result<(), sqlx::Error> {
         match &self.syncer {
             Some(syncer) => Ok(syncer.sync().await?),
             None => Ok(()),
         }
+    }
+
+    /// Begins a sync that nobody waits for.
+    fn sync_behind(&self) {
+        let Some(syncer) = self.syncer.clone() else { return };
+        tokio::spawn(async move {
+            if let Err(error) = syncer.sync().await {
+                // Whoever waits for the next one is told.
+                tracing::warn!(%error, "sync the database behind a change");
+            }
+        });
     }
 
     async fn write_to_postgres(&self, change: Change) -> Result<u64, sqlx::Error> {
@@ -216,6 +228,19 @@ mod tests {
         let overtaken = Change::new(nothing).with([organisation("d"), organisation("e")]);
         assert_eq!(store.write(overtaken, None).await.unwrap(), Written::Overtaken);
         assert_eq!(count(&store).await, 2);
+    }
+
+    #[tokio::test]
+    async fn a_change_that_is_synced_behind_its_writer_does_not_keep_it() {
+        let (_directory, store) = store().await;
+        let syncer = store.syncer.clone().expect("SQLite has one");
+        let disk = syncer.hold().await;
+        let behind = Change::new(organisation("a")).lasting(Lasting::Behind);
+        assert_eq!(store.write(behind, None).await.unwrap(), Written::Done);
+        let mut synced = Box::pin(store.write(Change::new(organisation("b")), None));
+        assert!(tokio::time::timeout(std::time::Duration::from_millis(100), &mut synced).await.is_err());
+        drop(disk);
+        assert_eq!(synced.await.unwrap(), Written::Done);
     }
 
     #[tokio::test]
