@@ -5,7 +5,7 @@ export CARGO_TARGET_DIR ?= $(COVE_CACHE)/target
 export PIP_CACHE_DIR ?= $(COVE_CACHE)/pip
 export npm_config_cache ?= $(COVE_CACHE)/npm
 
-.PHONY: help run build test test-quick test-long bench numbers fuzz fmt clean
+.PHONY: help run build dist test test-quick test-long bench numbers fuzz fmt clean
 
 help: ## what can be done here
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,6 +18,10 @@ run: ## install what is missing, build, and run code in a sandbox
 build: ## the program itself, in release form
 	@scripts/setup build
 	@scripts/build
+
+dist: ## what people install, in dist/: a static program as tarball and Debian package, with checksums
+	@scripts/setup dist
+	@scripts/dist
 
 test: ## install what is missing and run every test
 	@scripts/setup test

@@ -37,6 +37,11 @@ use clap::error::ErrorKind;
 use cli::{Cli, Verb};
 use complaint::{Complaint, code};
 
+/// musl's allocator makes threads wait for each other.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     // A spawner is this program with one argument. It must have done nothing else before.
     if std::env::args_os().nth(1).is_some_and(|word| word == cove_engine::spawner::ARGUMENT) {
@@ -50,6 +55,8 @@ fn main() -> ExitCode {
     if std::env::var_os("COMPLETE").is_some() {
         clap_complete::CompleteEnv::with_factory(cli::command).complete();
     }
+    // Parts of `reset` and `bench` that an ordinary user's process can do only after it has moved into its user namespace:
+    // they start this program again with a word of their own.
     let mut words = std::env::args_os().skip(1);
     let result = match words.next() {
         // Hidden verbs: parts of a measurement that an ordinary user's process can do only in its home namespace.
@@ -119,6 +126,9 @@ fn run(verb: &Verb) -> Result<u8, Complaint> {
 
 /// Help and version go to stdout with code 0; a wrong command line is a complaint.
 fn parse() -> Result<Cli, Complaint> {
+    if let Some(cli) = cli::run_alone(std::env::args_os().skip(1)) {
+        return Ok(cli);
+    }
     let parsed = cli::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     parsed.map_err(|error| {
         // Without a verb: lists the verbs, and fails, so that a script without its verb notices.

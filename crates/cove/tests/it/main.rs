@@ -20,6 +20,7 @@ mod machine_readable;
 mod object_store;
 mod ordinary;
 mod orphans;
+mod package;
 mod reboot;
 mod reset;
 mod restart;
