@@ -40,8 +40,8 @@ fn the_debian_package_and_the_tarball_hold_what_a_machine_needs() {
         line.unwrap_or_else(|| panic!("{path} is not in\n{listing}")).split_whitespace().take(2).collect::<Vec<_>>()
     };
     assert_eq!(modes("/usr/bin/cove"), ["-rwxr-xr-x", "root/root"]);
+    assert_eq!(modes("/etc/cove/cove.toml"), ["-rw-------", "root/root"], "it may hold a password");
     for file in [
-        "/etc/cove/cove.toml",
         "/lib/systemd/system/cove.service",
         "/usr/share/doc/cove/copyright",
         "/usr/share/doc/cove/changelog.gz",
