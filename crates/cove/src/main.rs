@@ -59,7 +59,6 @@ fn main() -> ExitCode {
     // they start this program again with a word of their own.
     let mut words = std::env::args_os().skip(1);
     let result = match words.next() {
-        // Hidden verbs: parts of a measurement that an ordinary user's process can do only in its home namespace.
         Some(word) if word == commands::reset::REMOVE => commands::reset::remove_at_home(words),
         Some(word) if word == commands::bench::ENGINE => commands::bench::engine_at_home(words),
         _ => parse().and_then(|cli| run(&cli.verb)),

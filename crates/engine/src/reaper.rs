@@ -60,7 +60,7 @@ const ROOM_EVERY: Duration = Duration::from_millis(200);
 pub enum Age {
     /// One of many: most are gone before it is worth the while.
     Settled,
-    /// A single command's: it may have eaten its memory before the other age.
+    /// A single command's, once its engine is woken: it may have eaten its memory before the other age.
     Young,
 }
 
@@ -68,7 +68,7 @@ impl Age {
     fn duration(self) -> Duration {
         match self {
             Age::Settled => Duration::from_millis(300),
-            Age::Young => Duration::from_millis(15),
+            Age::Young => Duration::ZERO,
         }
     }
 }

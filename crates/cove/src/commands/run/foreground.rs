@@ -41,7 +41,7 @@ const GRACE_AFTER_TERM: Duration = Duration::from_secs(10);
 const GRACE_AFTER_HANGUP: Duration = Duration::from_secs(2);
 
 /// How long a command may take without threads of the engine.
-const A_MOMENT: Duration = Duration::from_millis(10);
+const A_MOMENT: Duration = Duration::from_millis(20);
 
 /// How the command came to its end, as far as this side knows.
 #[derive(Debug, PartialEq, Eq)]
