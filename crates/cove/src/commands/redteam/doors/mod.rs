@@ -19,6 +19,7 @@ mod wire;
 
 use cove_probe::{Finding, Outcome, Verdict};
 use cove_sys::signal::Signals;
+use serde_json::Value;
 
 use self::house::House;
 use self::wire::Answer;
@@ -92,6 +93,24 @@ pub fn attack(names: &[String], signals: &Signals) -> Result<Vec<Group>, Complai
 
 fn attack_server(server: &OwnServer, names: &[String], signals: &Signals) -> Result<Vec<Group>, Complaint> {
     let house = House::furnish(server)?;
+    let told = try_all(&house, names, signals);
+    clear(&house);
+    told
+}
+
+/// Removes what the other organisation has: a probe that did not hold may have made a sandbox, and the owner's key does
+/// not list it.
+fn clear(house: &House) {
+    let listed = house.ask(Some(&house.stranger), "GET", "/api/sandboxes", &Value::Null);
+    let listed = listed.map(|answer| answer.json()).unwrap_or_default();
+    for sandbox in listed["items"].as_array().into_iter().flatten() {
+        let path = format!("/api/sandboxes/{}", house::text(sandbox, "id"));
+        // The server that cannot remove it says so when it is ended.
+        let _gone = house.ask(Some(&house.stranger), "DELETE", &path, &Value::Null);
+    }
+}
+
+fn try_all(house: &House, names: &[String], signals: &Signals) -> Result<Vec<Group>, Complaint> {
     let mut groups = Vec::new();
     for Family { title, remedy, probes } in families() {
         let mut told = Vec::new();
@@ -99,7 +118,7 @@ fn attack_server(server: &OwnServer, names: &[String], signals: &Signals) -> Res
             if signals.next()?.is_some() {
                 return Err(interrupted());
             }
-            let (verdict, detail) = (probe.run)(&house);
+            let (verdict, detail) = (probe.run)(house);
             told.push(Told { meaning: probe.meaning, finding: Finding { name: probe.name, verdict, detail } });
         }
         groups.push(Group { part: "doors", title, remedy, told });
