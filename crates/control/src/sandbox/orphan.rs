@@ -160,6 +160,7 @@ impl App {
             created_at: now,
             started_at: None,
             last_activity_at: now,
+            updated_at: None,
             metered_from: now,
             access_token: random::token(),
             traffic_token: random::token(),
