@@ -33,6 +33,8 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
+    // A child inherits what its parent blocks, and a server that does not hear SIGTERM cannot end in good order.
+    cove_sys::signal::unblock_all()?;
     let config = arguments.flags.load()?.config;
     cove_control::app::make_private_directory(&config.data)
         .map_err(|error| Complaint::failed(format!("make the data directory {}: {error}", config.data.display())))?;
