@@ -3,10 +3,11 @@
 //!
 //! # Layout
 //! * [`namespace`]: makes namespaces; `firewall` holds their rules, `netlink` brings both to the kernel
-//! * [`policy`]: who may be reached, with [`ranges`] that nobody reaches unless named, and [`target`] as people write them
+//! * [`policy`]: who may be reached ([`rules`]: made ready to be asked, [`place`]: whose address it is), with [`ranges`] that nobody reaches unless named, and [`target`] as people write them
 //! * [`proxy`]: judges and passes on; `dns`, `names` and `resolvers` are its knowledge of names
 
 pub mod namespace;
+pub mod place;
 pub mod policy;
 pub mod proxy;
 pub mod ranges;
@@ -20,6 +21,7 @@ mod netlink;
 #[cfg(test)]
 mod policy_tests;
 mod resolvers;
+pub mod rules;
 
 pub use error::Error;
 pub use namespace::RESOLVER;

@@ -9,6 +9,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use super::ranges::{self, Class};
+use super::rules::Rules;
 use super::target::{self, masked, width};
 use crate::spec::{Egress, Target, Verdict};
 
@@ -62,29 +63,9 @@ impl fmt::Display for Decision {
     }
 }
 
+/// The answer of a policy that is asked once. Whoever asks more often keeps the [`Rules`].
 pub fn decide(policy: &Egress, destination: &Destination) -> Decision {
-    let address = ranges::meant(destination.address);
-    let special = match destination.place {
-        // Only the very address means the host: who allows a company's 10.0.0.0/8 did not mean this machine's services.
-        Place::ThisHost => Some((address, width(address), Class::Host)),
-        Place::Elsewhere => ranges::special(address),
-    };
-    let names = |target: &&Target| covers(target, address, destination.port);
-    let means = |target: &&Target| match special {
-        Some((network, prefix, _)) => target.prefix >= prefix && masked(target.address, prefix) == network,
-        None => true,
-    };
-    if let Some(target) = policy.allow.iter().filter(names).find(means) {
-        return Decision::Allowed(Ground::Rule(target.clone()));
-    }
-    if let Some(target) = policy.deny.iter().find(names) {
-        return Decision::Refused(Ground::Rule(target.clone()));
-    }
-    match (special, policy.otherwise) {
-        (Some((_, _, class)), _) => Decision::Refused(Ground::BuiltIn(class)),
-        (None, Verdict::Allow) => Decision::Allowed(Ground::Otherwise),
-        (None, Verdict::Deny) => Decision::Refused(Ground::Otherwise),
-    }
+    Rules::of(policy).decide(destination)
 }
 
 /// The built-in refusal that this entry of `allow` lifts; nothing for one that opens no more than the internet.
@@ -106,13 +87,6 @@ pub fn lies_within(entry: &Target, other: &Target) -> bool {
         && other.port.is_none_or(|only| entry.port == Some(only))
 }
 
-/// Whether names may be asked of this resolver. A policy that names a resolver wants it asked, whatever it says of other
-/// traffic; but a resolver is no way around the built-in refusals.
-pub fn may_resolve_at(policy: &Egress, resolver: IpAddr, place: Place) -> Decision {
-    let named = Egress { deny: Vec::new(), otherwise: Verdict::Allow, ..policy.clone() };
-    decide(&named, &Destination { address: resolver, port: 53, place, name: None })
-}
-
 /// Whether names are answered at all. A policy that refuses what it does not name, and names no resolver, is closed:
 /// questions to a resolver would carry data out as well as any connection.
 pub fn resolves_names(policy: &Egress) -> bool {
@@ -122,24 +96,33 @@ pub fn resolves_names(policy: &Egress) -> bool {
     !closed || !policy.resolvers.is_empty()
 }
 
-/// Refuses a policy with an entry that could never match, or not as meant.
+/// Entries of `allow`, and of `deny`.
+pub const MOST_ENTRIES: usize = 1024;
+/// Resolvers of one policy. A C library asks three.
+pub const MOST_RESOLVERS: usize = 8;
+
+/// Refuses a policy with an entry that could never match, or not as meant, and one that is too long.
 pub fn check(policy: &Egress) -> Result<(), String> {
+    for (list, length, most) in [
+        ("allow", policy.allow.len(), MOST_ENTRIES),
+        ("deny", policy.deny.len(), MOST_ENTRIES),
+        ("resolvers", policy.resolvers.len(), MOST_RESOLVERS),
+    ] {
+        if length > most {
+            return Err(format!("`{list}` has {length} entries, at most {most} are allowed"));
+        }
+    }
     for entry in policy.allow.iter().chain(&policy.deny) {
         target::check(entry)?;
         if ranges::meant(entry.address) != entry.address {
             return Err(format!("{entry} wraps an IPv4 address; write {}", ranges::meant(entry.address)));
         }
     }
+    let rules = Rules::of(policy);
     for &resolver in &policy.resolvers {
-        if let Decision::Refused(Ground::BuiltIn(class)) = may_resolve_at(policy, resolver, Place::Elsewhere) {
+        if let Decision::Refused(Ground::BuiltIn(class)) = rules.may_resolve_at(resolver, Place::Elsewhere) {
             return Err(format!("the resolver {resolver} is {class}; add {resolver}:53 to `allow` to use it"));
         }
     }
     Ok(())
-}
-
-fn covers(target: &Target, address: IpAddr, port: u16) -> bool {
-    width(target.address) == width(address)
-        && masked(address, target.prefix) == masked(target.address, target.prefix)
-        && target.port.is_none_or(|only| only == port)
 }

@@ -1,8 +1,15 @@
 //! What the policy decides, as tables.
 
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+
 use super::policy::*;
 use super::ranges::Class;
-use crate::spec::{Egress, Verdict};
+use super::rules::Rules;
+use super::target::{masked, width};
+use crate::spec::{Egress, Target, Verdict};
 
 fn policy(allow: &[&str], deny: &[&str], otherwise: Verdict) -> Egress {
     let targets = |list: &[&str]| list.iter().map(|text| text.parse().unwrap()).collect();
@@ -163,4 +170,98 @@ fn an_entry_lies_within_a_wider_one_with_its_port_or_any() {
     assert!(!within("10.1.2.3", "10.1.0.0/16:443"));
     assert!(!within("10.0.0.0/8", "10.1.0.0/16"));
     assert!(!within("10.2.0.1", "10.1.0.0/16"));
+}
+
+/// The definition, entry by entry, for comparison.
+fn decide_one_by_one(policy: &Egress, destination: &Destination) -> Decision {
+    let address = super::ranges::meant(destination.address);
+    let special = match destination.place {
+        Place::ThisHost => Some((address, width(address), Class::Host)),
+        Place::Elsewhere => super::ranges::special(address),
+    };
+    let names = |target: &&Target| {
+        width(target.address) == width(address)
+            && masked(address, target.prefix) == masked(target.address, target.prefix)
+            && target.port.is_none_or(|only| only == destination.port)
+    };
+    let means = |target: &&Target| match special {
+        Some((network, prefix, _)) => target.prefix >= prefix && masked(target.address, prefix) == network,
+        None => true,
+    };
+    if let Some(target) = policy.allow.iter().filter(names).find(means) {
+        return Decision::Allowed(Ground::Rule(target.clone()));
+    }
+    if let Some(target) = policy.deny.iter().find(names) {
+        return Decision::Refused(Ground::Rule(target.clone()));
+    }
+    match (special, policy.otherwise) {
+        (Some((_, _, class)), _) => Decision::Refused(Ground::BuiltIn(class)),
+        (None, Verdict::Allow) => Decision::Allowed(Ground::Otherwise),
+        (None, Verdict::Deny) => Decision::Refused(Ground::Otherwise),
+    }
+}
+
+fn few_addresses() -> impl Strategy<Value = IpAddr> {
+    // Close to one another and to special ranges, so that entries meet.
+    let v4 = (prop::sample::select(vec![10u8, 11, 127, 169, 203]), 0u8..3, 0u8..3, 0u8..3)
+        .prop_map(|(a, b, c, d)| IpAddr::from([a, b, c, d]));
+    let v6 = (prop::sample::select(vec![0xfd00u16, 0x2606, 0xfe80]), 0u16..3, 0u16..3)
+        .prop_map(|(a, b, c)| IpAddr::from([a, b, 0, 0, 0, 0, 0, c]));
+    prop_oneof![v4, v6]
+}
+
+fn few_targets() -> impl Strategy<Value = Vec<Target>> {
+    let one = (few_addresses(), 0u8..=128, prop::option::of(prop::sample::select(vec![53u16, 80, 443])));
+    let one = one.prop_map(|(address, prefix, port)| {
+        let prefix = prefix.min(width(address));
+        Target { address: masked(address, prefix), prefix, port }
+    });
+    prop::collection::vec(one, 0..24)
+}
+
+proptest! {
+    #[test]
+    fn rules_answer_as_the_list_would_entry_by_entry(
+        allow in few_targets(),
+        deny in few_targets(),
+        otherwise in prop::sample::select(vec![Verdict::Allow, Verdict::Deny]),
+        asked in prop::collection::vec((few_addresses(), prop::sample::select(vec![53u16, 80, 443]), any::<bool>()), 1..24),
+    ) {
+        let policy = Egress { allow, deny, otherwise, resolvers: Vec::new() };
+        let rules = Rules::of(&policy);
+        for (address, port, here) in asked {
+            let place = if here { Place::ThisHost } else { Place::Elsewhere };
+            let destination = Destination { address, port, place, name: None };
+            prop_assert_eq!(rules.decide(&destination), decide_one_by_one(&policy, &destination));
+        }
+    }
+}
+
+#[test]
+fn a_connection_does_not_wait_longer_for_a_longer_list() {
+    let deny = (0..600_000u32).map(|number| Target {
+        address: Ipv4Addr::from_bits(0x2000_0000 + number).into(),
+        prefix: 32,
+        port: None,
+    });
+    let rules = Rules::of(&Egress { deny: deny.collect(), ..Egress::default() });
+    let begun = Instant::now();
+    for number in 0..10_000u32 {
+        let address = Ipv4Addr::from_bits(0x5000_0000 + number).into();
+        assert!(rules.decide(&Destination { address, port: 443, place: Place::Elsewhere, name: None }).is_allowed());
+    }
+    // Looking at every entry is six billion comparisons.
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_policy_that_is_too_long_is_refused_at_once_and_by_name() {
+    let begun = Instant::now();
+    let resolvers = (0..500_000u32).map(|number| Ipv4Addr::from_bits(0x0800_0000 + number).into()).collect();
+    let error = check(&Egress { resolvers, ..Egress::default() }).unwrap_err();
+    assert_eq!(error, "`resolvers` has 500000 entries, at most 8 are allowed");
+    let target = Target { address: Ipv4Addr::new(1, 2, 3, 4).into(), prefix: 32, port: None };
+    let error = check(&Egress { allow: vec![target; MOST_ENTRIES + 1], ..Egress::default() }).unwrap_err();
+    assert_eq!(error, "`allow` has 1025 entries, at most 1024 are allowed");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }

@@ -20,7 +20,7 @@ use super::budget::Purpose;
 use super::relay::{End, Phase, Relay, Standing, reset};
 use super::source::Source;
 use super::worker::{Worker, spare};
-use crate::network::policy::{Destination, decide};
+use crate::network::policy::Destination;
 
 /// So many connections of one sandbox are taken before others get their turn.
 const TURN: usize = 64;
@@ -70,7 +70,7 @@ impl Worker {
             place: self.place(address),
             name: sandbox.names.of(address).map(str::to_owned),
         };
-        let decision = decide(&sandbox.policy, &destination);
+        let decision = sandbox.policy.decide(&destination);
         self.settings.journal.decided(&sandbox.id, &destination, &decision);
         if !decision.is_allowed() {
             sandbox.account.refused.add(1);

@@ -18,7 +18,6 @@ use super::budget::{Permit, Purpose};
 use super::source::Source;
 use super::worker::Worker;
 use crate::network::dns::{self, REFUSED, SERVER_FAILURE};
-use crate::network::policy::{may_resolve_at, resolves_names};
 
 /// So many questions of one sandbox may be in flight.
 const MOST_AT_ONCE: usize = 64;
@@ -93,7 +92,7 @@ impl Worker {
         }
         let question = dns::question(message).map_err(|unanswerable| unanswerable.0)?;
         self.settings.journal.asked(&sandbox.id, &question.name);
-        if resolves_names(&sandbox.policy) { Ok(question) } else { Err(REFUSED) }
+        if sandbox.policy.resolves_names { Ok(question) } else { Err(REFUSED) }
     }
 
     /// Whom to ask for this sandbox.
@@ -103,7 +102,7 @@ impl Worker {
             return self.resolvers.current(now);
         }
         let policy = sandbox.policy.clone();
-        let allowed = |address: &&IpAddr| may_resolve_at(&policy, **address, self.place(**address)).is_allowed();
+        let allowed = |address: &&IpAddr| policy.may_resolve_at(**address, self.place(**address)).is_allowed();
         policy.resolvers.iter().filter(allowed).copied().collect()
     }
 

@@ -40,6 +40,7 @@ use self::listen::Listening;
 use self::worker::{Attach, Command, Order, Worker};
 use super::error::Error;
 use super::policy;
+use super::rules::Rules;
 use crate::spec::{Egress, SandboxId};
 
 pub use self::account::Counters;
@@ -136,7 +137,7 @@ impl Proxy {
         let permit = self.budget.take(Purpose::Listening, 2).ok_or_else(|| Error::Descriptors(budget::limit()))?;
         let listening = listen()?;
         let worker = self.least_loaded(&attached);
-        let (policy, account) = (Arc::new(egress.clone()), account);
+        let policy = Arc::new(Rules::of(egress));
         let attach = Attach { id: id.clone(), listening, policy, account: account.clone(), permit };
         self.workers[worker].order(Command::Attach(Box::new(attach)))?;
         attached.insert(id.clone(), Attached { worker, account });
@@ -148,7 +149,7 @@ impl Proxy {
         policy::check(egress).map_err(Error::Policy)?;
         let attached = self.attached();
         let worker = attached.get(id).ok_or_else(|| Error::NotAttached(id.clone()))?.worker;
-        self.workers[worker].order(Command::Update(id.clone(), Arc::new(egress.clone())))
+        self.workers[worker].order(Command::Update(id.clone(), Arc::new(Rules::of(egress))))
     }
 
     /// Lets go of a sandbox: its connections are cut and its namespace is no longer held. Says what it had used; nothing for

@@ -19,7 +19,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use cove_sys::netlink::Subsystem;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
@@ -34,10 +33,11 @@ use super::relay::Relay;
 use super::source::Source;
 use super::stream::Stream;
 use crate::network::names::Names;
-use crate::network::netlink;
-use crate::network::policy::{Place, decide, resolves_names};
+use crate::network::place::Places;
+use crate::network::policy::Place;
 use crate::network::resolvers::HostResolvers;
-use crate::spec::{Egress, SandboxId};
+use crate::network::rules::Rules;
+use crate::spec::SandboxId;
 
 /// What a worker is told to do. It answers when it is done.
 pub struct Order {
@@ -47,7 +47,7 @@ pub struct Order {
 
 pub enum Command {
     Attach(Box<Attach>),
-    Update(SandboxId, Arc<Egress>),
+    Update(SandboxId, Arc<Rules>),
     Detach(SandboxId),
     Stop,
 }
@@ -55,7 +55,7 @@ pub enum Command {
 pub struct Attach {
     pub id: SandboxId,
     pub listening: Listening,
-    pub policy: Arc<Egress>,
+    pub policy: Arc<Rules>,
     pub account: Arc<Account>,
     pub permit: Permit,
 }
@@ -64,7 +64,7 @@ pub struct Attach {
 pub struct Sandbox {
     pub id: SandboxId,
     pub listening: Listening,
-    pub policy: Arc<Egress>,
+    pub policy: Arc<Rules>,
     pub account: Arc<Account>,
     pub names: Names,
     /// Relays and streams.
@@ -92,7 +92,7 @@ pub struct Worker {
     unfinished_streams: VecDeque<Key>,
     orders: Receiver<Order>,
     wake: Arc<OwnedFd>,
-    route: netlink::Socket,
+    places: Places,
     looked_at_clocks: Instant,
 }
 
@@ -127,7 +127,7 @@ impl Worker {
             unfinished_streams: VecDeque::new(),
             orders,
             wake,
-            route: netlink::Socket::open(Subsystem::Route)?,
+            places: Places::open()?,
             looked_at_clocks: Instant::now(),
         })
     }
@@ -193,20 +193,9 @@ impl Worker {
         self.unfinished_streams.push_back(key);
     }
 
-    /// Whose address it is. What cannot be told counts as the host's own: refused.
+    /// Whose address it is.
     pub fn place(&self, address: std::net::IpAddr) -> Place {
-        const UNICAST: u8 = 1;
-        const LOCAL_TO_BROADCAST_AND_MULTICAST: std::ops::RangeInclusive<u8> = 2..=5;
-        match self.route.route_type(address) {
-            Ok(UNICAST) => Place::Elsewhere,
-            Ok(kind) if !LOCAL_TO_BROADCAST_AND_MULTICAST.contains(&kind) => Place::Elsewhere,
-            Ok(_) => Place::ThisHost,
-            // No route there: the dial will say so.
-            Err(error) => match Errno::from_io_error(&error) {
-                Some(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::ACCESS | Errno::INVAL) => Place::Elsewhere,
-                _ => Place::ThisHost,
-            },
-        }
+        self.places.of(address)
     }
 
     /// How long nothing needs doing unless something is reported.
@@ -268,15 +257,14 @@ impl Worker {
     }
 
     /// The new policy holds for what comes, and ends what it would no longer let through.
-    fn update(&mut self, id: &SandboxId, policy: Arc<Egress>) {
+    fn update(&mut self, id: &SandboxId, policy: Arc<Rules>) {
         let Some(&key) = self.by_id.get(id) else { return };
         let Some(sandbox) = self.sandboxes.get_mut(key) else { return };
         sandbox.policy = policy.clone();
-        for relay in self.relays.keys(|relay| relay.sandbox == key && !decide(&policy, &relay.destination).is_allowed())
-        {
+        for relay in self.relays.keys(|relay| relay.sandbox == key && !policy.decide(&relay.destination).is_allowed()) {
             self.break_off(relay);
         }
-        if !resolves_names(&policy) {
+        if !policy.resolves_names {
             for stream in self.streams.keys(|stream| stream.sandbox == key) {
                 self.end_stream(stream);
             }
