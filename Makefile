@@ -31,11 +31,11 @@ test-quick: ## format, lints and the tests that need no SDK
 	@scripts/setup build
 	@scripts/test quick
 
-test-long: ## 2,000 lives of sandboxes; 1,000 kills of the server and 100 power cuts under load; full disks, a database that goes away; every client of tests/clients (COVE_SEED repeats a run)
+test-long: ## 2,000 lives of sandboxes; 1,000 kills of the server and 100 power cuts under load; full disks, a database that goes away; every size and shape to every route; every client of tests/clients (COVE_SEED repeats a run)
 	@scripts/setup test
 	@scripts/claim
 	@COVE_LONG=1 cargo nextest run --profile long --package cove-engine --test soak
-	@COVE_LONG=1 cargo nextest run --profile long --package cove --test it crash:: restart:: trouble::
+	@COVE_LONG=1 cargo nextest run --profile long --package cove --test it crash:: restart:: sizes:: trouble::
 	@COVE_LONG=1 COVE_BIN="$(CARGO_TARGET_DIR)/debug/cove" timeout 5400 tests/clients/run.sh
 
 bench: ## measure beside other runtimes, in one run; writes bench/results/ (BENCH=--quick for five minutes)

@@ -402,7 +402,7 @@ fn http_client() -> Result<reqwest::Client, Error> {
     // If another provider is installed already, it is the same one.
     let _chosen = rustls::crypto::ring::default_provider().install_default();
     let builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
-    builder.build().map_err(|error| Error::internal(format!("make an HTTP client: {error}")))
+    builder.build().map_err(|error| Error::internal(crate::tls::no_client(&error)))
 }
 
 /// How many files this process may open.

@@ -31,6 +31,9 @@ pub enum Error {
     NotFound { kind: &'static str, id: String },
     #[error("{field}: {message}")]
     Invalid { field: String, message: String },
+    /// A body with more bytes than its route takes.
+    #[error("body: more than {} KiB, which is the most that is taken here", .most >> 10)]
+    TooLarge { most: usize },
     /// The name is taken, or the same idempotency key came with another request.
     #[error("{0}")]
     Conflict(String),
@@ -126,6 +129,7 @@ impl Error {
             Error::Forbidden(_) => "forbidden",
             Error::NotFound { .. } => "not_found",
             Error::Invalid { .. } => "invalid",
+            Error::TooLarge { .. } => "too_large",
             Error::Conflict(_) => "conflict",
             Error::Denied(_) => "wrong_state",
             Error::Quota { .. } => "quota_exceeded",

@@ -12,6 +12,7 @@
 //! * [`store`]: one SQL for SQLite and PostgreSQL
 //! * [`provider`]: where sandboxes run; [`guest`]: talking to the daemon inside
 //! * [`interpreter`]: code that keeps its variables between calls
+//! * [`border`]: how large anything may be that comes in
 //! * [`right`]: streams end with what opened them
 //! * [`door`]: the API dialects; [`serve`]: the sockets they listen on
 //!
@@ -23,6 +24,7 @@ pub mod activity;
 pub mod app;
 pub mod archive;
 pub mod audit;
+pub mod border;
 pub mod capacity;
 pub mod clock;
 pub mod config;
@@ -33,6 +35,7 @@ pub mod event;
 pub mod git;
 pub mod guest;
 pub mod health;
+mod heavy;
 mod identity;
 pub mod interpreter;
 pub mod job;
@@ -48,6 +51,7 @@ pub mod pool;
 pub mod provider;
 pub mod random;
 pub mod rate;
+mod retention;
 pub mod right;
 pub mod sandbox;
 mod secret;

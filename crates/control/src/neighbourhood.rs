@@ -3,9 +3,10 @@
 //! Tenants share the server, so they may not open its neighbourhood: neither a sandbox's `allow` list nor a webhook
 //! reaches it, unless an operator asked for it or `private_targets` in the configuration names the target.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use cove_engine::network::place::Places;
 use cove_engine::network::policy::{self, Decision, Destination, Ground, Place};
 use cove_engine::network::ranges::Class;
 use cove_engine::spec::{Egress, Network, Target};
@@ -14,15 +15,12 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use crate::sandbox::NetworkPolicy;
 use crate::{App, Caller, Error, Scope};
 
-/// Whose address it is: only an address of this host can be bound.
-fn place(address: IpAddr) -> Place {
-    if UdpSocket::bind((address, 0)).is_ok() { Place::ThisHost } else { Place::Elsewhere }
-}
-
 /// Why a tenant may not reach an address; `None` for public addresses and for those in `open`.
 fn refused(open: &[Target], address: IpAddr, port: u16) -> Option<Class> {
     let policy = Egress { allow: open.to_vec(), ..Egress::default() };
-    match policy::decide(&policy, &Destination { address, port, place: place(address), name: None }) {
+    // Without the routing table every address counts as the host's own.
+    let place = Places::open().map_or(Place::ThisHost, |places| places.of(address));
+    match policy::decide(&policy, &Destination { address, port, place, name: None }) {
         Decision::Refused(Ground::BuiltIn(class)) => Some(class),
         _ => None,
     }
@@ -30,25 +28,39 @@ fn refused(open: &[Target], address: IpAddr, port: u16) -> Option<Class> {
 
 impl App {
     /// Refuses entries of `allow` that open the neighbourhood, unless the caller or the configuration may.
-    pub(crate) fn check_network(&self, caller: &Caller, network: &NetworkPolicy) -> Result<Network, Error> {
-        let engine = network.to_engine()?;
-        let Network::Full(egress) = &engine else { return Ok(engine) };
-        if caller.may(Scope::Operator) {
-            return Ok(engine);
-        }
-        let open = &self.config().private_targets;
-        for entry in &egress.allow {
-            if let Some(class) = policy::opens(entry, place(entry.address))
-                && !open.iter().any(|target| policy::lies_within(entry, target))
-            {
-                return Err(Error::Forbidden(format!(
-                    "network.allow: {entry} is {class}; only an operator's key may open it, or the server's \
-                     private_targets"
-                )));
-            }
-        }
-        Ok(engine)
+    pub(crate) async fn check_network(&self, caller: &Caller, network: &NetworkPolicy) -> Result<Network, Error> {
+        network.check_length()?;
+        let (open, network) = (self.config().private_targets.clone(), network.clone());
+        let whose = if caller.may(Scope::Operator) { Whose::Operators } else { Whose::Tenants };
+        // A long list asks the kernel a thousand times.
+        crate::heavy::run(network.allow.len() + network.deny.len(), 64, move || judge(&network, &open, whose)).await
     }
+}
+
+/// Who asks for a policy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    Operators,
+    Tenants,
+}
+
+fn judge(network: &NetworkPolicy, open: &[Target], whose: Whose) -> Result<Network, Error> {
+    let engine = network.to_engine()?;
+    let Network::Full(egress) = &engine else { return Ok(engine) };
+    if whose == Whose::Operators {
+        return Ok(engine);
+    }
+    let places = Places::open().map_err(|error| Error::internal(format!("ask the routing table: {error}")))?;
+    for entry in &egress.allow {
+        if let Some(class) = policy::opens(entry, places.of(entry.address))
+            && !open.iter().any(|target| policy::lies_within(entry, target))
+        {
+            return Err(Error::Forbidden(format!(
+                "network.allow: {entry} is {class}; only an operator's key may open it, or the server's private_targets"
+            )));
+        }
+    }
+    Ok(engine)
 }
 
 /// A client for requests that tenants cause. It resolves names itself and checks the answer before it uses it, so a
@@ -58,7 +70,7 @@ pub(crate) fn guarded_client(open: Vec<Target>) -> Result<reqwest::Client, Error
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()
         .dns_resolver(Arc::new(Guarded { open }));
-    builder.build().map_err(|error| Error::internal(format!("make an HTTP client: {error}")))
+    builder.build().map_err(|error| Error::internal(crate::tls::no_client(&error)))
 }
 
 /// Refuses a URL whose host is an address of the neighbourhood: the resolver never sees such a host.

@@ -47,6 +47,10 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|word| word == cove_engine::spawner::ARGUMENT) {
         cove_engine::spawner_main();
     }
+    // A worker that reads a TypeScript cell is, too.
+    if std::env::args_os().nth(1).is_some_and(|word| word == cove_control::interpreter::typescript::ARGUMENT) {
+        return cove_control::interpreter::typescript::main();
+    }
     // Inside a sandbox this program is the red team's probe.
     if std::env::args().nth(1).is_some_and(|word| word == commands::redteam::PROBE) {
         return cove_probe::battery::main(&[commands::redteam::PROBE], &std::env::args().skip(2).collect::<Vec<_>>());

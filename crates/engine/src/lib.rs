@@ -63,6 +63,7 @@ mod user_namespace;
 pub use engine::{Config, Departure, Engine, Spawning};
 pub use error::Error;
 pub use hold::{Limit, Unheld};
+pub use seccomp::confine_to_text;
 pub use spawner::main as spawner_main;
 pub use spec::{SandboxId, Spec};
 pub use state::{Aside, Ended, Found, Running, Usage};

@@ -64,6 +64,14 @@ impl Filter {
     }
 }
 
+/// Leaves the calling process its memory and the descriptors that it has open (`policies/text`): for one of ours that reads
+/// what strangers wrote. It must have one thread.
+pub fn confine_to_text() -> Result<(), Refused> {
+    rustix::thread::set_no_new_privs(true).step("give up new privileges")?;
+    let program = program::compile(&policy::built_in_for_text());
+    cove_sys::seccomp::install(&program).step("install the seccomp filter")
+}
+
 /// For the fuzzer: a policy's text to the length of its program.
 #[cfg(feature = "fuzzing")]
 pub fn compile_text(text: &str) -> Result<usize, String> {

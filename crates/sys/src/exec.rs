@@ -64,8 +64,13 @@ pub fn close_all_but(first: u32, keep: BorrowedFd<'_>) -> Result<()> {
     close_range(first.max(keep + 1), u32::MAX)
 }
 
+/// Closes every descriptor from `first` on. For a process that has just begun and has opened none of them itself.
+pub fn close_from(first: u32) -> Result<()> {
+    close_range(first, u32::MAX)
+}
+
 fn close_range(from: u32, to: u32) -> Result<()> {
-    // SAFETY: called in a forked process whose copies of the parent's descriptors nobody will use again.
+    // SAFETY: called in a process that has just been forked or begun: nobody owns, or will use again, what it inherited.
     check(unsafe { libc::syscall(libc::SYS_close_range, from, to, 0) })
 }
 

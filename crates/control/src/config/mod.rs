@@ -50,6 +50,7 @@ pub struct Config {
     pub timers: Timers,
     pub metrics: Metrics,
     pub orphans: Orphans,
+    pub retention: Retention,
     pub prices: Prices,
     pub archive: Archive,
     pub log: Log,
@@ -213,6 +214,35 @@ impl Default for Orphans {
     }
 }
 
+/// How long rows stay in the database that nobody needs any more. Zero is for ever.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Retention {
+    /// Sandboxes that were destroyed, with their labels, samples and idempotency keys.
+    pub destroyed_sandboxes_seconds: u64,
+    /// Who changed what.
+    pub audit_seconds: u64,
+    /// What was used, which reports and bills are made of.
+    pub usage_seconds: u64,
+    /// What happened.
+    pub events_seconds: u64,
+    /// How long a request may be repeated under its `Idempotency-Key`.
+    pub idempotency_keys_seconds: u64,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        const DAY: u64 = 24 * 3600;
+        Retention {
+            destroyed_sandboxes_seconds: 30 * DAY,
+            audit_seconds: 365 * DAY,
+            usage_seconds: 400 * DAY,
+            events_seconds: 30 * DAY,
+            idempotency_keys_seconds: 7 * DAY,
+        }
+    }
+}
+
 /// Where archives and artifacts go.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -276,6 +306,7 @@ impl Default for Config {
             timers: Timers::default(),
             metrics: Metrics::default(),
             orphans: Orphans::default(),
+            retention: Retention::default(),
             prices: Prices::default(),
             archive: Archive::default(),
             log: Log::default(),

@@ -27,7 +27,7 @@ use crate::door::entrance::SentOn;
 use crate::peer::Peer;
 use crate::peer::proof::SentOn as SentOnProof;
 use crate::sandbox::Sandbox;
-use crate::{App, Caller, Error};
+use crate::{App, Caller, Error, border, heavy};
 
 /// By whom it was sent on.
 pub(crate) const SENT_ON_BY: &str = "cove-sent-on-by";
@@ -35,7 +35,7 @@ pub(crate) const SENT_ON_BY: &str = "cove-sent-on-by";
 const ASK_AGAIN: std::time::Duration = std::time::Duration::from_secs(2);
 const MISSES: u32 = 2;
 /// The largest body that is read to learn which session it names; the doors take no larger one.
-const BODY_MAX: usize = 16 << 20;
+const BODY_MAX: usize = border::CONTENT;
 
 #[derive(Clone)]
 pub struct Director {
@@ -162,7 +162,9 @@ async fn read_named(request: Request) -> Result<(Subject, Request), Response> {
     let bytes = axum::body::to_bytes(body, BODY_MAX)
         .await
         .map_err(|_| ApiError(Error::invalid("body", format!("at most {} MiB", BODY_MAX >> 20))).into_response())?;
-    Ok((named(&bytes), Request::from_parts(parts, Body::from(bytes))))
+    let text = bytes.clone();
+    let named = heavy::run(text.len(), heavy::SMALL, move || named(&text)).await;
+    Ok((named, Request::from_parts(parts, Body::from(bytes))))
 }
 
 /// A session, a sandbox, or a name that may be there already. What is no such body the handler refuses.

@@ -62,6 +62,38 @@ pub struct CellResult {
     pub data: BTreeMap<String, Value>,
 }
 
+impl CellEvent {
+    /// About how many bytes of memory it takes.
+    pub fn size(&self) -> usize {
+        match self {
+            CellEvent::Stdout { text } | CellEvent::Stderr { text } => text.len(),
+            CellEvent::Result(result) => result.size(),
+            CellEvent::Error(error) => error.value.len() + error.traceback.len(),
+            CellEvent::Started { .. } | CellEvent::Done => 0,
+        }
+    }
+}
+
+impl CellResult {
+    /// About how many bytes of memory it takes.
+    fn size(&self) -> usize {
+        RESULT + self.data.iter().map(|(kind, value)| kind.len() + size(value)).sum::<usize>()
+    }
+}
+
+/// As deep as the parser goes, which is not far.
+fn size(value: &Value) -> usize {
+    const VALUE: usize = 32;
+    const OBJECT: usize = 640;
+    VALUE
+        + match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+            Value::String(text) => text.len(),
+            Value::Array(values) => values.iter().map(size).sum(),
+            Value::Object(fields) => OBJECT + fields.iter().map(|(key, value)| key.len() + size(value)).sum::<usize>(),
+        }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct CellError {
     pub name: String,
@@ -86,12 +118,18 @@ pub struct Outcome {
     pub results: Vec<CellResult>,
     pub error: Option<CellError>,
     pub execution_count: u64,
+    /// About how many bytes the results take.
+    #[serde(skip)]
+    #[schema(ignore)]
+    held: usize,
 }
 
 /// Bytes of each stream kept in an [`Outcome`].
 const KEPT: usize = 8 << 20;
-/// Results kept in an [`Outcome`], in bytes of their JSON.
-const KEPT_RESULTS: usize = 32 << 20;
+/// Results kept in an [`Outcome`], in bytes of memory.
+const KEPT_RESULTS: usize = 64 << 20;
+/// What a result takes that shows nothing.
+const RESULT: usize = 1 << 10;
 
 impl Outcome {
     pub fn take(&mut self, event: CellEvent) {
@@ -100,8 +138,9 @@ impl Outcome {
             CellEvent::Stdout { text } => append(&mut self.stdout, &text),
             CellEvent::Stderr { text } => append(&mut self.stderr, &text),
             CellEvent::Result(result) => {
-                let size = |r: &CellResult| r.data.values().map(|v| v.as_str().map_or(256, str::len)).sum::<usize>();
-                if self.results.iter().map(size).sum::<usize>() + size(&result) <= KEPT_RESULTS {
+                let size = result.size();
+                if self.held + size <= KEPT_RESULTS {
+                    self.held += size;
                     self.results.push(result);
                 }
             }
@@ -137,6 +176,21 @@ mod tests {
         }
         assert!(outcome.stdout.len() < KEPT + 200);
         assert_eq!(outcome.stdout.matches("output cut").count(), 1);
+    }
+
+    #[test]
+    fn results_are_kept_by_what_they_take_not_by_their_number() {
+        let lists = CellResult { main: false, data: [("a".into(), vec![Value::Null; 1 << 20].into())].into() };
+        let nothing = CellResult { main: false, data: BTreeMap::new() };
+        let mut outcome = Outcome::default();
+        for _ in 0..4 {
+            outcome.take(CellEvent::Result(lists.clone()));
+        }
+        assert_eq!(outcome.results.len(), 1, "32 MiB each");
+        for _ in 0..100_000 {
+            outcome.take(CellEvent::Result(nothing.clone()));
+        }
+        assert!(outcome.results.len() < 40_000, "{}", outcome.results.len());
     }
 
     #[test]

@@ -13,8 +13,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::cell::{CellError, CellResult, SANDBOX_GONE};
 use super::events::{self, Events, Scales, Weighed};
-use super::{Cell, CellEvent, Context, Language, bash, driver, typescript};
+use super::typescript::Typescript;
+use super::{Cell, CellEvent, Context, Joined, Language, bash, driver};
+use crate::border::shape;
 use crate::guest::{Guest, GuestError, Item, Operation, Receiver};
+use crate::heavy;
 use crate::lines::{self, Lines};
 use crate::provider::Provider;
 use crate::sandbox::cause::Cause;
@@ -28,11 +31,17 @@ const YIELD_WITHIN: Duration = Duration::from_secs(4);
 const HEARD_WITHIN: Duration = Duration::from_secs(2);
 /// The longest line a driver may send; its own limit for one value is half of this.
 const MAX_LINE: usize = 40 << 20;
+/// What the values of one line may weigh (see [`shape::weigh`]): a table of a million cells.
+const MOST_VALUES: usize = 1_000_000;
+/// Bytes of memory that a value takes, about.
+const VALUE: usize = 64;
+
 /// Puts the cell to the context and streams what happens.
-pub fn run(guest: Guest, memory: Memory, context: Context, operation: Operation, cell: Cell) -> Events {
+pub fn run(joined: Joined, cell: Cell) -> Events {
     let (to, told) = events::channel();
     tokio::spawn(async move {
-        let mut execution = Execution { guest, memory, context, to, timed_out: None };
+        let Joined { guest, memory, types, context, operation } = joined;
+        let mut execution = Execution { guest, memory, types, context, to, timed_out: None };
         execution.run(operation, cell).await;
         // The receiver may be gone; then nobody waits for this.
         let _ = execution.to.send((CellEvent::Done, None)).await;
@@ -58,9 +67,16 @@ impl Memory {
     }
 }
 
+/// Who takes the types off a cell, and at whose cost.
+pub struct Types {
+    pub typescript: Typescript,
+    pub organisation: String,
+}
+
 struct Execution {
     guest: Guest,
     memory: Memory,
+    types: Types,
     context: Context,
     to: mpsc::Sender<Weighed>,
     /// The time limit, once it has struck.
@@ -77,7 +93,7 @@ enum End {
 impl Execution {
     async fn run(&mut self, operation: Operation, mut cell: Cell) {
         if self.context.language == Language::TypeScript {
-            match typescript::strip(std::mem::take(&mut cell.code)).await {
+            match self.types.typescript.strip(&self.types.organisation, &cell.code).await {
                 Ok(javascript) => cell.code = javascript,
                 Err(message) => return self.fail(CellError::new("SyntaxError", message)).await,
             }
@@ -292,21 +308,22 @@ impl Reader {
     /// One line: an event of this cell is passed on, another cell's is not ours to tell. A line that is no event was
     /// written by the user's code to a descriptor that is not its own.
     async fn line(&self, line: &[u8]) -> Option<End> {
-        let ours = serde_json::from_slice::<Addressed<'_>>(line)
-            .is_ok_and(|addressed| addressed.cell.as_deref() == Some(self.id.as_str()));
-        if !ours {
-            return None;
-        }
-        let event = match serde_json::from_slice::<Line>(line) {
-            Ok(Line::Done) => return Some(End::Done),
-            Ok(Line::Ready) | Err(_) => return None,
-            Ok(Line::Started { count }) => CellEvent::Started { count },
-            Ok(Line::Stdout { text }) => CellEvent::Stdout { text },
-            Ok(Line::Stderr { text }) => CellEvent::Stderr { text },
-            Ok(Line::Result(result)) => CellEvent::Result(result),
-            Ok(Line::Error(error)) => CellEvent::Error(error),
+        let (line, weight) = if line.len() <= heavy::SMALL {
+            read(line, &self.id)?
+        } else {
+            let (line, id) = (line.to_vec(), self.id.clone());
+            heavy::run(line.len(), heavy::SMALL, move || read(&line, &id)).await?
         };
-        self.tell(event, line.len()).await;
+        let event = match line {
+            Line::Done => return Some(End::Done),
+            Line::Ready => return None,
+            Line::Started { count } => CellEvent::Started { count },
+            Line::Stdout { text } => CellEvent::Stdout { text },
+            Line::Stderr { text } => CellEvent::Stderr { text },
+            Line::Result(result) => CellEvent::Result(result),
+            Line::Error(error) => CellEvent::Error(error),
+        };
+        self.tell(event, weight).await;
         None
     }
 
@@ -345,6 +362,22 @@ impl Reader {
             self.tell(CellEvent::Error(CellError::new("ExitCode", format!("exit status {code}"))), 0).await;
         }
         End::Done
+    }
+}
+
+/// A line of this cell, and about how many bytes of memory it takes. One with more values than a result may have becomes
+/// an error that says so: it is judged before it is parsed.
+fn read(line: &[u8], cell: &str) -> Option<(Line, usize)> {
+    let addressed = serde_json::from_slice::<Addressed<'_>>(line).ok()?;
+    if addressed.cell.as_deref() != Some(cell) {
+        return None;
+    }
+    match shape::weigh(line, MOST_VALUES) {
+        Ok(values) => Some((serde_json::from_slice(line).ok()?, line.len().max(values * VALUE))),
+        Err(excess) => {
+            let problem = format!("the result was dropped: {}; write it to a file, or show less of it", excess.problem);
+            Some((Line::Error(CellError::new("ResultTooLarge", problem)), 0))
+        }
     }
 }
 
@@ -414,7 +447,9 @@ mod tests {
         let memory = Memory { sandbox: "a".repeat(20).parse().unwrap(), providers: Vec::new() };
         let limit = Duration::from_secs(5);
         let cell = Cell { timeout: Some(limit), ..Cell::new(Language::Python, "while True: print('x')") };
-        let mut events = run(guest, memory, Context::default_of(&Language::Python), operation, cell);
+        let types = Types { typescript: Typescript::default(), organisation: "org".into() };
+        let context = Context::default_of(&Language::Python);
+        let mut events = run(Joined { guest, memory, types, context, operation }, cell);
 
         let began = Instant::now();
         let signal = timeout(Duration::from_secs(3600), signalled.recv()).await;

@@ -20,7 +20,7 @@
 //! * [`driver`]: how each language's driver is started and spoken to
 //! * [`execution`]: one cell from start to end
 //! * [`bash`]: the driver for bash, which cannot speak JSON
-//! * [`typescript`]: types taken off before node sees the code
+//! * [`typescript`]: types taken off before node sees the code, in a process of its own
 
 mod bash;
 pub mod cell;
@@ -28,7 +28,7 @@ pub mod context;
 pub mod driver;
 mod events;
 mod execution;
-pub(crate) mod typescript;
+pub mod typescript;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -42,8 +42,10 @@ pub use self::cell::{Cell, CellEvent, Outcome};
 use self::context::Record;
 pub use self::context::{Context, ContextId, Language, NewContext};
 pub use self::events::Events;
+use self::typescript::Typescript;
 use crate::guest::{Guest, GuestError, Operation};
 use crate::provider::Provider;
+use crate::sandbox::Sandbox;
 
 #[derive(Debug, thiserror::Error)]
 pub enum InterpreterError {
@@ -85,6 +87,7 @@ pub fn is_tag(tag: &str) -> bool {
 pub struct Interpreter {
     /// Who knows how much memory a sandbox had when it ran out.
     providers: Vec<Arc<dyn Provider>>,
+    typescript: Typescript,
     /// One lock a sandbox, held only while a context is looked up or started: two first cells make one context.
     starting: Arc<std::sync::Mutex<HashMap<SandboxId, Arc<Mutex<()>>>>>,
 }
@@ -92,6 +95,11 @@ pub struct Interpreter {
 impl Interpreter {
     pub fn new(providers: Vec<Arc<dyn Provider>>) -> Self {
         Interpreter { providers, ..Interpreter::default() }
+    }
+
+    /// Who takes the types off a cell.
+    pub fn typescript(&self) -> &Typescript {
+        &self.typescript
     }
 
     fn lock(&self, sandbox: &SandboxId) -> Arc<Mutex<()>> {
@@ -178,8 +186,8 @@ impl Interpreter {
     }
 
     /// The context that a cell is for, found or started, and joined: it waits for the cell.
-    pub async fn join(&self, sandbox: &SandboxId, guest: &Guest, cell: &Cell) -> Result<Joined, InterpreterError> {
-        let lock = self.lock(sandbox);
+    pub async fn join(&self, sandbox: &Sandbox, guest: &Guest, cell: &Cell) -> Result<Joined, InterpreterError> {
+        let lock = self.lock(&sandbox.id);
         let starting = lock.lock().await;
         let (context, operation) = match &cell.context {
             Some(id) => {
@@ -196,19 +204,21 @@ impl Interpreter {
             }
         };
         drop(starting);
-        let memory = execution::Memory { sandbox: sandbox.clone(), providers: self.providers.clone() };
-        Ok(Joined { guest: guest.clone(), memory, context, operation })
+        let memory = execution::Memory { sandbox: sandbox.id.clone(), providers: self.providers.clone() };
+        let types =
+            execution::Types { typescript: self.typescript.clone(), organisation: sandbox.organisation.clone() };
+        Ok(Joined { guest: guest.clone(), memory, types, context, operation })
     }
 
     /// Runs a cell; its events come through the channel, [`CellEvent::Done`] last. Dropping the receiver interrupts it.
-    pub async fn execute(&self, sandbox: &SandboxId, guest: &Guest, cell: Cell) -> Result<Events, InterpreterError> {
+    pub async fn execute(&self, sandbox: &Sandbox, guest: &Guest, cell: Cell) -> Result<Events, InterpreterError> {
         Ok(self.join(sandbox, guest, &cell).await?.run(cell))
     }
 
     /// [`Interpreter::execute`], gathered into one answer.
     pub async fn execute_to_end(
         &self,
-        sandbox: &SandboxId,
+        sandbox: &Sandbox,
         guest: &Guest,
         cell: Cell,
     ) -> Result<Outcome, InterpreterError> {
@@ -247,6 +257,7 @@ impl Interpreter {
 pub struct Joined {
     guest: Guest,
     memory: execution::Memory,
+    types: execution::Types,
     context: Context,
     operation: Operation,
 }
@@ -254,6 +265,6 @@ pub struct Joined {
 impl Joined {
     /// Puts the cell to it; see [`Interpreter::execute`].
     pub fn run(self, cell: Cell) -> Events {
-        execution::run(self.guest, self.memory, self.context, self.operation, cell)
+        execution::run(self, cell)
     }
 }

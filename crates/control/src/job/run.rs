@@ -19,9 +19,6 @@ const TICK: Duration = Duration::from_millis(250);
 const FLUSH: Duration = Duration::from_secs(2);
 const WEBHOOKS: Duration = Duration::from_millis(500);
 const HOUSEKEEPING: Duration = Duration::from_secs(30);
-/// How long events and finished jobs are kept.
-const KEEP_EVENTS_MS: i64 = 30 * 24 * 3_600_000;
-const KEEP_JOBS_MS: i64 = 24 * 3_600_000;
 /// How long a lease lasts. The worker renews it while it lives.
 const LEASE_MS: i64 = 60_000;
 const RENEW: Duration = Duration::from_secs(15);
@@ -68,6 +65,7 @@ impl App {
         self.every(crate::sandbox::orphan::EVERY, |app| async move { app.remove_old_orphans().await });
         self.every(STORAGE, |app| async move { app.watch_storage().await });
         self.every(HOUSEKEEPING, |app| async move { app.keep_house().await });
+        self.every(HOUSEKEEPING, |app| async move { app.forget_what_is_old().await });
     }
 
     fn every<F>(&self, pause: Duration, act: impl Fn(App) -> F + Send + 'static)
@@ -140,11 +138,7 @@ impl App {
     }
 
     async fn keep_house(&self) -> Result<(), Error> {
-        let now = self.now().as_millisecond();
         self.recount().await?;
-        self.store().remove_finished_jobs(now - KEEP_JOBS_MS).await?;
-        self.store().remove_events_before(now - KEEP_EVENTS_MS).await?;
-        self.forget_old_samples().await?;
         self.forget_ended_sessions().await?;
         self.remove_unused_layers().await?;
         Ok(())

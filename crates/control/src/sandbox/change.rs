@@ -159,7 +159,7 @@ impl App {
         network: NetworkPolicy,
     ) -> Result<Sandbox, Error> {
         caller.require(Scope::Write)?;
-        let wanted = self.check_network(caller, &network)?;
+        let wanted = self.check_network(caller, &network).await?;
         let id = self.sandbox(caller, id_or_name).await?.id;
         let entry = self.audit_entry(caller, "sandbox.update", id.as_str());
         let app = self.clone();

@@ -8,6 +8,8 @@ use cove_engine::spec::Limits;
 use super::cause::{Cause, Code};
 use super::state::Event;
 use super::{IfExists, NewSandbox, Sandbox, State, Timers};
+use crate::border::field::{self, Characters};
+use crate::border::shape;
 use crate::event::Kind;
 use crate::interpreter::Warmth;
 use crate::key::Quota;
@@ -19,7 +21,6 @@ use crate::{App, Caller, Error, Scope, random};
 
 /// Names are for people and for host names.
 const NAME_MAX: usize = 128;
-const LABELS_MAX: usize = 64;
 const ENV_BYTES_MAX: usize = 128 << 10;
 
 impl App {
@@ -124,7 +125,7 @@ impl App {
             has_archive: false,
             generation: 0,
         };
-        self.check_network(caller, &sandbox.network)?;
+        self.check_network(caller, &sandbox.network).await?;
         Ok((sandbox, template))
     }
 
@@ -284,6 +285,12 @@ fn check(new: &NewSandbox) -> Result<(), Error> {
     }
     check_labels(&new.labels)?;
     check_env(&new.env)?;
+    new.owner.as_deref().map_or(Ok(()), check_owner)?;
+    for (field, text) in [("user", &new.user), ("cwd", &new.cwd), ("template", &new.template)] {
+        if let Some(text) = text {
+            shape::judge_text(field, text, field::of(field).length, field::of(field).characters)?;
+        }
+    }
     new.timers.check()?;
     if new.timers.lifetime_seconds == Some(Some(0)) {
         return Err(Error::invalid("lifetime_seconds", "must be greater than 0"));
@@ -308,15 +315,22 @@ pub(crate) fn check_name(name: &str) -> Result<(), Error> {
 }
 
 pub(crate) fn check_labels(labels: &std::collections::BTreeMap<String, String>) -> Result<(), Error> {
-    if labels.len() > LABELS_MAX {
-        return Err(Error::invalid("labels", format!("at most {LABELS_MAX}")));
+    if labels.len() > field::LABELS {
+        return Err(Error::invalid("labels", format!("{} labels; at most {}", labels.len(), field::LABELS)));
     }
-    match labels.iter().find(|(key, value)| key.is_empty() || key.len() > 255 || value.len() > 4096) {
-        Some((key, _)) => {
-            Err(Error::invalid(format!("labels.{key}"), "a key has 1 to 255 characters, a value at most 4096"))
+    for (key, value) in labels {
+        if key.is_empty() {
+            return Err(Error::invalid("labels", "a key has at least one character"));
         }
-        None => Ok(()),
+        shape::judge_text("labels", key, field::LABEL_KEY, Characters::Line)?;
+        shape::judge_text(&format!("labels.{key}"), value, field::LABEL_VALUE, Characters::Text)?;
     }
+    Ok(())
+}
+
+/// Whom a sandbox is billed to.
+fn check_owner(owner: &str) -> Result<(), Error> {
+    Ok(shape::judge_text("owner", owner, field::OWNER, Characters::Line)?)
 }
 
 pub(crate) fn check_env(env: &std::collections::BTreeMap<String, String>) -> Result<(), Error> {

@@ -2,6 +2,7 @@
 
 use cove_engine::SandboxId;
 
+use super::create::check_labels;
 use super::{Filter, Listed, Page, Sandbox, State};
 use crate::{App, Caller, Error, right};
 
@@ -34,6 +35,7 @@ impl App {
         filter: &Filter,
         page: &Page,
     ) -> Result<Listed<Sandbox>, Error> {
+        check_labels(&filter.labels)?;
         self.store().list_sandboxes(&caller.organisation, filter, page).await
     }
 }

@@ -167,9 +167,4 @@ impl App {
         }
         Ok(())
     }
-
-    pub(crate) async fn forget_old_samples(&self) -> Result<(), Error> {
-        let kept = i64::try_from(self.config().metrics.keep_seconds.saturating_mul(1000)).unwrap_or(i64::MAX);
-        self.store().remove_samples_before(self.now().as_millisecond().saturating_sub(kept)).await
-    }
 }

@@ -45,8 +45,23 @@ impl NetworkPolicy {
         NetworkPolicy { access: Access::Open, ..NetworkPolicy::default() }
     }
 
+    /// Refuses lists that are too long, before anything looks at their entries.
+    pub fn check_length(&self) -> Result<(), Error> {
+        for (field, length, most) in [
+            ("network.allow", self.allow.len(), policy::MOST_ENTRIES),
+            ("network.deny", self.deny.len(), policy::MOST_ENTRIES),
+            ("network.resolvers", self.resolvers.len(), policy::MOST_RESOLVERS),
+        ] {
+            if length > most {
+                return Err(Error::invalid(field, format!("{length} entries; at most {most}")));
+            }
+        }
+        Ok(())
+    }
+
     /// The engine's form of it; an entry that means nothing is refused by name.
     pub fn to_engine(&self) -> Result<Network, Error> {
+        self.check_length()?;
         if self.access == Access::Closed && self.allow.is_empty() {
             self.targets()?;
             return Ok(Network::None);

@@ -66,7 +66,7 @@ impl App {
         let (sandbox, guest) = self.reach(caller, &session.sandbox).await?;
         let id = random::id("execution");
         let cell = Cell { timeout: execution.timeout, ..Cell::new(language, execution.code) };
-        let joined = async { Ok::<_, Error>(self.interpreter().join(&sandbox.id, &guest, &cell).await?) };
+        let joined = async { Ok::<_, Error>(self.interpreter().join(&sandbox, &guest, &cell).await?) };
         let (before, joined) = tokio::try_join!(self.known_artifacts(&guest), joined)?;
         let mut events = joined.run(cell);
         self.say(&session.id, vec![Message::ExecutionStarted { execution: id.clone() }]).await?;

@@ -98,8 +98,4 @@ impl Store {
         let last: Option<i64> = sqlx::query_scalar("SELECT MAX(seq) FROM events").fetch_one(&self.reads).await?;
         Ok(last.unwrap_or(0))
     }
-
-    pub async fn remove_events_before(&self, at: i64) -> Result<u64, Error> {
-        self.execute_soon(Statement::other("DELETE FROM events WHERE at < $1", [at.into()])).await
-    }
 }

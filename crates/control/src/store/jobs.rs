@@ -256,9 +256,4 @@ impl Store {
         let row = sqlx::query(sqlx::AssertSqlSafe(sql.text)).bind(id).fetch_optional(&self.reads).await?;
         row.as_ref().map(read).transpose()
     }
-
-    pub async fn remove_finished_jobs(&self, before: i64) -> Result<u64, Error> {
-        const SQL: &str = "DELETE FROM jobs WHERE finished_at < $1";
-        self.execute_soon(Statement::other(SQL, [before.into()])).await
-    }
 }

@@ -13,6 +13,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (8, "session_ends", include_str!("../../migrations/0008_session_ends.sql")),
     (9, "repeats_quotas_peers", include_str!("../../migrations/0009_repeats_quotas_peers.sql")),
     (11, "session_bytes", include_str!("../../migrations/0011_session_bytes.sql")),
+    (12, "retention", include_str!("../../migrations/0012_retention.sql")),
 ];
 
 impl Store {
@@ -40,6 +41,7 @@ impl Store {
              (number BIGINT PRIMARY KEY, name TEXT NOT NULL, applied_at BIGINT NOT NULL)";
         let mut transaction = self.writes.begin().await?;
         if self.dialect == Dialect::Postgres {
+            sqlx::query("SET LOCAL statement_timeout = 0").execute(&mut *transaction).await?;
             // The number means nothing but this.
             sqlx::query("DO $$ BEGIN PERFORM pg_advisory_xact_lock(6722881); END $$")
                 .execute(&mut *transaction)
@@ -53,6 +55,8 @@ impl Store {
     async fn migrate_one(&self, number: i64, name: &str, text: &str) -> Result<(), Error> {
         let mut transaction = self.writes.begin().await?;
         if self.dialect == Dialect::Postgres {
+            // However large the tables are.
+            sqlx::query("SET LOCAL statement_timeout = 0").execute(&mut *transaction).await?;
             // Two servers that start at once: the second waits and finds it done.
             sqlx::query("LOCK TABLE migrations IN EXCLUSIVE MODE").execute(&mut *transaction).await?;
             let done: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM migrations WHERE number = $1")

@@ -16,6 +16,7 @@ pub mod keys;
 mod migrate;
 pub mod pools;
 mod reads;
+pub mod retention;
 mod room;
 mod samples;
 pub mod sandboxes;
@@ -43,7 +44,7 @@ use crate::Error;
 
 pub use change::Lasting;
 
-/// How long a statement may take on PostgreSQL: one that does not answer is as good as gone.
+/// How long an answer is waited for: a database that does not answer is as good as gone.
 const STATEMENT: Duration = Duration::from_secs(10);
 /// How long to wait for a free connection, and for a new one.
 const CONNECTION: Duration = Duration::from_secs(5);
@@ -87,9 +88,10 @@ fn keep_private(path: &Path) -> std::io::Result<()> {
 const SQLITE_SETTINGS: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA busy_timeout = 10000; \
      PRAGMA temp_store = MEMORY; PRAGMA cache_size = -16384; PRAGMA mmap_size = 268435456;";
 
-/// And PostgreSQL: a commit that is not on the disk is none, whatever the database's own default is.
-const POSTGRES_SETTINGS: &str = "SELECT set_config('synchronous_commit', 'on', false) \
-     WHERE current_setting('synchronous_commit') = 'off'";
+/// And PostgreSQL: a commit that is not on the disk is none, whatever the database's own default is; and a statement ends
+/// in the database, too, before its caller has given up on it.
+const POSTGRES_SETTINGS: &str = "SELECT set_config('statement_timeout', '8s', false), \
+     CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', false) END";
 
 impl Store {
     /// The embedded database in a file, made if it is not there.
@@ -128,7 +130,7 @@ impl Store {
                 .connect_with(options.clone())
         };
         let writes = pool(1).await.map_err(trouble)?;
-        let reads = Reads::new(pool(4).await.map_err(trouble)?, None);
+        let reads = Reads::new(pool(4).await.map_err(trouble)?, STATEMENT);
         let syncer = Some(Arc::new(Syncer::new(file)));
         let recent = Arc::new(Recent::new(Dialect::Sqlite));
         let store = Store { dialect: Dialect::Sqlite, reads, writes, syncer, recent };
@@ -148,7 +150,7 @@ impl Store {
             .connect_with(options)
             .await
             .map_err(unreachable)?;
-        let reads = Reads::new(pool.clone(), Some(STATEMENT));
+        let reads = Reads::new(pool.clone(), STATEMENT);
         let recent = Arc::new(Recent::new(Dialect::Postgres));
         let store = Store { dialect: Dialect::Postgres, reads, writes: pool, syncer: None, recent };
         store.migrate().await?;

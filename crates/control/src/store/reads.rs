@@ -1,7 +1,7 @@
 //! Connections to read from, with a deadline for every answer.
 //!
 //! A PostgreSQL that is stopped keeps its connections open and says nothing: whoever asked would wait for ever. SQLite
-//! answers from its own file and needs no deadline.
+//! answers from its own file, which may lie on a disk that hangs.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use sqlx::{Any, AnyPool, Either, Execute, Executor, SqlStr};
 #[derive(Debug, Clone)]
 pub(super) struct Reads {
     pool: AnyPool,
-    deadline: Option<Duration>,
+    deadline: Duration,
 }
 
 impl Reads {
-    pub(super) fn new(pool: AnyPool, deadline: Option<Duration>) -> Self {
+    pub(super) fn new(pool: AnyPool, deadline: Duration) -> Self {
         Reads { pool, deadline }
     }
 
@@ -28,13 +28,10 @@ impl Reads {
 }
 
 async fn in_time<T>(
-    deadline: Option<Duration>,
+    deadline: Duration,
     answer: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, sqlx::Error> {
-    match deadline {
-        None => answer.await,
-        Some(deadline) => tokio::time::timeout(deadline, answer).await.unwrap_or(Err(sqlx::Error::PoolTimedOut)),
-    }
+    tokio::time::timeout(deadline, answer).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))
 }
 
 impl<'p> Executor<'p> for &'_ Reads {

@@ -44,9 +44,4 @@ impl Store {
         .await?;
         rows.iter().rev().map(|row| from_body(&row.try_get::<String, _>(0)?)).collect()
     }
-
-    pub async fn remove_samples_before(&self, at: i64) -> Result<(), Error> {
-        self.execute(Statement::other("DELETE FROM samples WHERE at < $1", [at.into()])).await?;
-        Ok(())
-    }
 }

@@ -50,3 +50,21 @@ pub fn certified_domain(domain: &str) -> String {
     let name = domain.split(':').next().unwrap_or_default();
     if name.contains('.') { name.to_owned() } else { format!("cove.{name}") }
 }
+
+/// Why a client for HTTP could not be made, in a sentence with its remedy: it needs the certificates of this system's
+/// authorities, also where it will speak plain HTTP alone.
+pub fn no_client(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    let asked = ["SSL_CERT_FILE", "SSL_CERT_DIR"]
+        .into_iter()
+        .filter_map(|name| Some(format!("{name} is {:?}", std::env::var_os(name)?)))
+        .collect::<Vec<_>>();
+    let asked = if asked.is_empty() { String::new() } else { format!(" ({})", asked.join(", ")) };
+    format!(
+        "the certificates of this system's authorities cannot be read: {cause}{asked}; install the package \
+         ca-certificates, or name a bundle in SSL_CERT_FILE"
+    )
+}

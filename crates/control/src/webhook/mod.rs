@@ -9,6 +9,8 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
+use crate::border::field::{self, Characters};
+use crate::border::shape;
 use crate::clock::Timestamp;
 use crate::event::{Event, EventFilter, Kind};
 use crate::job::{DELIVERY, NewJob};
@@ -77,6 +79,12 @@ impl App {
             neighbourhood::check_url(&self.config().private_targets, &parsed).map_err(|reason| {
                 Error::Forbidden(format!("url: {reason}; only an operator's webhook may go there"))
             })?;
+        }
+        if kinds.len() > field::KINDS {
+            return Err(Error::invalid("kinds", format!("{} kinds; at most {}", kinds.len(), field::KINDS)));
+        }
+        for kind in &kinds {
+            shape::judge_text("kinds", kind, field::KIND, Characters::Line)?;
         }
         // A kind that never happens would be a webhook that is never called.
         if let Some(unknown) = kinds.iter().find(|kind| Kind::ALL.iter().all(|known| known.as_str() != **kind)) {

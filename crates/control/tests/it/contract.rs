@@ -122,6 +122,79 @@ async fn lists_are_filtered_and_go_on_where_they_stopped(store: &Store) {
     assert!(store.list_sandboxes("other", &filter, &Page::default()).await.unwrap().items.is_empty());
 }
 
+async fn many_labels_are_one_question(store: &Store) {
+    let labels = |count: usize| (0..count).map(|n| (format!("k{n}"), "v".to_owned())).collect::<BTreeMap<_, _>>();
+    for (created, count) in [(1, 63), (2, 64), (3, 64)] {
+        let made = Sandbox { organisation: "labelled".into(), labels: labels(count), ..sandbox(None, created) };
+        store.insert_sandbox(&made, None).await.unwrap();
+    }
+    let begun = std::time::Instant::now();
+    let found = async |labels| {
+        let filter = Filter { labels, ..Filter::default() };
+        store.list_sandboxes("labelled", &filter, &Page::default()).await.unwrap().items.len()
+    };
+    assert_eq!(found(labels(64)).await, 2);
+    assert_eq!(found(labels(63)).await, 3);
+    assert_eq!(found([("k0".to_owned(), "other".to_owned())].into()).await, 0);
+    // More than the doors let through.
+    assert_eq!(found(labels(900)).await, 0);
+    assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
+}
+
+async fn what_is_old_goes_a_few_at_a_time_and_the_rest_stays(store: &Store) {
+    use cove_control::store::retention::Aging;
+    let entry = |at: i64| cove_control::audit::Entry {
+        seq: 0,
+        organisation: "aged".into(),
+        key: "k".into(),
+        action: "a".into(),
+        subject: "s".into(),
+        at: from_millisecond(at),
+    };
+    // More than go at one time.
+    for at in 0..300 {
+        store.add_audit(&entry(5000 + at)).await.unwrap();
+    }
+    store.add_audit(&entry(9000)).await.unwrap();
+    let removed = store.remove_aged(Aging::Audit, 9000).await.unwrap();
+    assert!((1..300).contains(&removed), "{removed} at one time");
+    while store.remove_aged(Aging::Audit, 9000).await.unwrap() > 0 {}
+    assert_eq!(store.audit("aged", None, 1000).await.unwrap().len(), 1);
+
+    let with_label = |created| {
+        let mut made = Sandbox { organisation: "aged".into(), ..sandbox(None, created) };
+        made.labels.insert("a".into(), "b".into());
+        made
+    };
+    let (mut gone, mut just_gone, living) = (with_label(1), with_label(2), with_label(3));
+    for (made, key) in [(&gone, "gone"), (&just_gone, "just"), (&living, "living")] {
+        store.insert_sandbox(made, Some(key)).await.unwrap();
+    }
+    for (made, at) in [(&mut gone, 7000), (&mut just_gone, 8000)] {
+        (made.state, made.state_since) = (State::Destroyed, from_millisecond(at));
+        assert_eq!(store.update_sandbox(made, None).await.unwrap(), Written::Done);
+    }
+    assert_eq!(store.remove_destroyed(8000).await.unwrap(), 1);
+    assert!(store.sandbox_by_id(&gone.id).await.unwrap().is_none());
+    assert!(store.sandbox_by_id(&just_gone.id).await.unwrap().is_some());
+    assert!(store.sandbox_by_id(&living.id).await.unwrap().is_some());
+    // Its key is free again, the others' are not.
+    let again = Sandbox { organisation: "aged".into(), ..sandbox(None, 4) };
+    assert_eq!(store.insert_sandbox(&again, Some("gone")).await.unwrap(), Inserted::New);
+    let repeated = store.insert_sandbox(&sandbox_of("aged", 5), Some("living")).await.unwrap();
+    assert_eq!(repeated, Inserted::Repeated(living.id.to_string()));
+    while store.remove_aged(Aging::IdempotencyKeys, 4).await.unwrap() > 0 {}
+    let repeated = store.insert_sandbox(&sandbox_of("aged", 6), Some("living")).await.unwrap();
+    assert_eq!(repeated, Inserted::New, "the key's time is over");
+    for what in [Aging::Usage, Aging::Events, Aging::Samples, Aging::FinishedJobs] {
+        store.remove_aged(what, i64::MIN).await.unwrap();
+    }
+}
+
+fn sandbox_of(organisation: &str, created: i64) -> Sandbox {
+    Sandbox { organisation: organisation.into(), ..sandbox(None, created) }
+}
+
 async fn a_pool_member_is_taken_once(store: &Store) {
     let mut member = sandbox(None, 30);
     member.pool = Some("base".into());
@@ -338,6 +411,8 @@ async fn whole_contract(store: &Store) {
     of_many_writers_exactly_one_wins(store).await;
     the_same_idempotency_key_leads_to_the_first(store).await;
     lists_are_filtered_and_go_on_where_they_stopped(store).await;
+    many_labels_are_one_question(store).await;
+    what_is_old_goes_a_few_at_a_time_and_the_rest_stays(store).await;
     a_pool_member_is_taken_once(store).await;
     what_a_sandbox_stands_on_is_mentioned_until_it_is_gone(store).await;
     a_job_is_done_by_one_worker_and_found_again_when_it_dies(store).await;

@@ -15,6 +15,7 @@ use cove_control::key::{Key, Organisation, Quota, Scope};
 use cove_control::pool::PoolSize;
 use cove_control::sandbox::{Sandbox, State};
 use cove_control::session::{Artifact, JournalEntry, Message, Session, Stream};
+use cove_control::store::retention::Aging;
 use cove_control::store::sandboxes::{Along, Idempotency, Inserted, Taken};
 use cove_control::store::{Store, Written};
 use cove_control::webhook::Webhook;
@@ -383,7 +384,7 @@ async fn a_disk_that_fills_and_empties_loses_nothing_that_was_acknowledged() {
             );
         }
         other.close().await;
-        store.remove_events_before(i64::MAX).await.unwrap();
+        while store.remove_aged(Aging::Events, i64::MAX).await.unwrap() > 0 {}
     }
     assert!(failed > 2 * KINDS.len(), "only {failed} writes failed: the disk was not full");
     store.close().await;
@@ -419,4 +420,25 @@ async fn a_postgresql_that_drops_its_connections_loses_nothing_that_was_acknowle
     assert!(failed > 0, "no write was hit");
     store.close().await;
     killer.close().await;
+}
+
+#[tokio::test]
+async fn a_statement_that_takes_too_long_ends_in_postgresql_too() {
+    let Some(postgres) = Postgres::start() else {
+        eprintln!("skipped: PostgreSQL is not installed");
+        return;
+    };
+    let store = Store::open(postgres.url()).await.unwrap();
+    let other = sqlx::AnyPool::connect(postgres.url()).await.unwrap();
+    let mut holding = other.begin().await.unwrap();
+    sqlx::query("LOCK TABLE sandboxes IN ACCESS EXCLUSIVE MODE").execute(&mut *holding).await.unwrap();
+    let error = store.sandbox_by_name("o", "anything").await.unwrap_err();
+    assert!(matches!(error, cove_control::Error::Unavailable { .. }), "{error:?}");
+    const WAITING: &str = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+    let waiting: i64 = sqlx::query_scalar(WAITING).fetch_one(&mut *holding).await.unwrap();
+    assert_eq!(waiting, 0, "nobody waits for its answer, and it goes on in the database");
+    holding.rollback().await.unwrap();
+    assert!(store.sandbox_by_name("o", "anything").await.unwrap().is_none());
+    store.close().await;
+    other.close().await;
 }

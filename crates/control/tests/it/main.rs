@@ -2,6 +2,7 @@
 
 mod api;
 mod borders;
+mod budgets;
 mod capacity;
 mod contract;
 mod dialects;
@@ -13,7 +14,9 @@ mod live;
 mod metrics;
 mod order;
 mod orphans;
+mod retention;
 mod routes;
 mod strangers;
 mod strict;
+mod typescript;
 mod unfinished;

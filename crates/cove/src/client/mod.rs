@@ -51,7 +51,7 @@ impl Client {
         let http = reqwest::Client::builder()
             .user_agent(concat!("cove/", env!("CARGO_PKG_VERSION")))
             .build()
-            .map_err(|error| Complaint::failed(format!("make an HTTP client: {error}")))?;
+            .map_err(|error| Complaint::failed(cove_control::tls::no_client(&error)))?;
         Ok(Client { http, url, key })
     }
 

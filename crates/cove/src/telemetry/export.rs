@@ -41,7 +41,7 @@ impl Exporter {
 pub fn start(endpoint: &str, service: &str) -> Result<(Spans, Exporter), Complaint> {
     let (to, from) = channel(WAITING);
     let client = reqwest::Client::builder().timeout(PATIENCE).build();
-    let client = client.map_err(|error| Complaint::failed(format!("make a client for traces: {error}")))?;
+    let client = client.map_err(|error| Complaint::failed(cove_control::tls::no_client(&error)))?;
     let ending = CancellationToken::new();
     let collector = Collector { url: url(endpoint), service: service.to_owned(), client, trouble: false };
     let task = tokio::spawn(collector.run(from, ending.clone()));

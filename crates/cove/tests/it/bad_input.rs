@@ -72,3 +72,34 @@ fn a_user_who_is_not_there_is_named() {
     let finished = place.cove(["run", "--user", "nobody-here", "--", "true"]).finish().expect_code(125);
     insta::assert_snapshot!(finished.stderr);
 }
+
+#[test]
+fn a_bundle_of_authorities_that_is_not_there_is_named_at_once_with_its_remedy() {
+    let place = TestDirectory::new();
+    for arguments in [&["serve", "--listen", "127.0.0.1:0"][..], &["ls"]] {
+        let begun = std::time::Instant::now();
+        let program =
+            place.cove(arguments.iter().copied()).env("SSL_CERT_FILE", "/nothing").env("SSL_CERT_DIR", "/nothing");
+        let finished = program.finish().expect_code(1);
+        assert_eq!(
+            finished.stderr.lines().filter(|line| line.starts_with("error: ")).count(),
+            1,
+            "{}",
+            finished.stderr
+        );
+        assert!(finished.stderr.contains("SSL_CERT_FILE is \"/nothing\""), "{}", finished.stderr);
+        assert!(finished.stderr.contains("install the package ca-certificates"), "{}", finished.stderr);
+        assert!(begun.elapsed() < std::time::Duration::from_secs(10), "{:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn a_database_that_is_cut_short_is_named_at_once_with_its_remedy() {
+    let place = TestDirectory::new();
+    std::fs::create_dir(place.data()).unwrap();
+    std::fs::write(place.data().join("cove.db"), b"SQLite format 3\0 and then no more").unwrap();
+    let finished = place.cove(["serve", "--listen", "127.0.0.1:0"]).finish().expect_code(1);
+    let said = &finished.stderr;
+    assert!(said.contains("cove.db is damaged") && said.contains("Put a backup in its place"), "{said}");
+    assert_eq!(said.lines().filter(|line| line.starts_with("error: ")).count(), 1, "{said}");
+}

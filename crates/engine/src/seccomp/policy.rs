@@ -6,6 +6,7 @@ use cove_sys::namespace::Secret;
 
 const POLICY: &str = include_str!("../policies/default");
 const SHARED_FILES: &str = include_str!("../policies/shared-files");
+const TEXT: &str = include_str!("../policies/text");
 #[cfg(target_arch = "x86_64")]
 const NUMBERS: &str = include_str!("../policies/numbers-x86_64");
 #[cfg(target_arch = "aarch64")]
@@ -69,6 +70,11 @@ pub fn built_in_for_shared_files() -> Policy {
     let mut policy = built_in();
     policy.extend(parse(SHARED_FILES, NUMBERS).expect("the built-in policy is tested"));
     policy
+}
+
+/// For a process that reads one text and writes another.
+pub fn built_in_for_text() -> Policy {
+    parse(TEXT, NUMBERS).expect("the built-in policy is tested")
 }
 
 /// Lets whoever knows the secret enter a user namespace, in a policy that refuses it to all: the launcher, which puts its
@@ -186,7 +192,7 @@ mod tests {
                 .flat_map(lines)
                 .filter_map(|line| line.split_once(' ').map(|(_, name)| name))
                 .collect();
-        for line in lines(POLICY).chain(lines(SHARED_FILES)) {
+        for line in lines(POLICY).chain(lines(SHARED_FILES)).chain(lines(TEXT)) {
             let mut words = line.split_whitespace();
             let conditional = matches!(words.next(), Some("when" | "unless"));
             for name in words.take(if conditional { 1 } else { usize::MAX }) {

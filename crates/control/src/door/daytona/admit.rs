@@ -14,6 +14,7 @@ use super::problem::{Answer, Problem, Speaker};
 use super::query::Pairs;
 use super::token::Memory;
 use super::toolbox::Machine;
+use crate::door::parts;
 use crate::door::table::Needs;
 use crate::guest::Guest;
 use crate::sandbox::Sandbox;
@@ -86,6 +87,7 @@ impl From<Error> for Problem {
             Error::Forbidden(_) => (StatusCode::FORBIDDEN, "FORBIDDEN"),
             Error::NotFound { .. } => (StatusCode::NOT_FOUND, "NOT_FOUND"),
             Error::Invalid { .. } => (StatusCode::BAD_REQUEST, "BAD_REQUEST"),
+            Error::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE"),
             Error::Conflict(_) => (StatusCode::CONFLICT, "CONFLICT"),
             Error::Denied(Denied { state, .. }) if state.is_in_transition() => (StatusCode::CONFLICT, "CONFLICT"),
             Error::Denied(_) => (StatusCode::BAD_REQUEST, "BAD_REQUEST"),
@@ -144,6 +146,10 @@ pub async fn toolbox(toolbox: Router, mut request: Request) -> Answer<Response> 
     let Some((id, uri)) = split(request.uri()) else {
         return Err(Problem::api(StatusCode::NOT_FOUND, "NOT_FOUND", "a toolbox call names a sandbox and a path"));
     };
+    // What goes to a port inside is not for us to judge.
+    if !uri.path().starts_with("/proxy/") {
+        parts::check(&uri, request.headers()).map_err(Error::from)?;
+    }
     *request.uri_mut() = uri;
     request.extensions_mut().insert(Named(id));
     Ok(toolbox.oneshot(request).await.unwrap_or_else(|never| match never {}))

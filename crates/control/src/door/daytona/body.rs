@@ -4,28 +4,35 @@
 
 use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
+use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
-use crate::door::known;
-
-/// Messages are held whole, and the routes for files have no limit of axum's: this is it.
-const LARGEST: usize = 16 << 20;
+use crate::door::{known, size};
+use crate::{Error, border, heavy};
 
 /// JSON whatever the headers say; no body at all is `{}`.
 pub struct Lenient<T>(pub T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Lenient<T> {
+impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequest<S> for Lenient<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
         let unreadable = |reason: String| {
             Problem::daemon(StatusCode::BAD_REQUEST, "INVALID_REQUEST_BODY", format!("request body: {reason}"))
         };
-        let read = axum::body::to_bytes(request.into_body(), LARGEST).await;
-        let bytes = read.map_err(|error| unreadable(format!("{error} (at most {} MiB)", LARGEST >> 20)))?;
-        let text: &[u8] = if bytes.iter().all(u8::is_ascii_whitespace) { b"{}" } else { &bytes };
-        known::read(text).map(Lenient).map_err(unreadable)
+        let most = size::most(request.extensions());
+        let bytes = match size::whole(request.into_body(), most).await {
+            Ok(bytes) => bytes,
+            Err(Error::Invalid { message, .. }) => return Err(unreadable(message)),
+            Err(error) => return Err(error.into()),
+        };
+        let text = if bytes.iter().all(u8::is_ascii_whitespace) { Bytes::from_static(b"{}") } else { bytes };
+        let read = heavy::run(text.len(), heavy::SMALL, move || {
+            border::shape::check(&text).map_err(|excess| excess.to_string())?;
+            known::read(&text)
+        });
+        read.await.map(Lenient).map_err(unreadable)
     }
 }
 
@@ -42,11 +49,17 @@ mod tests {
     #[tokio::test]
     async fn a_message_has_a_largest_size_also_where_files_have_none() {
         let take = async |Lenient(_): Lenient<serde_json::Value>| "taken";
-        let router: Router = Router::new().route("/", post(take)).layer(DefaultBodyLimit::disable());
-        for (size, expected) in [(1 << 20, StatusCode::OK), (LARGEST, StatusCode::BAD_REQUEST)] {
-            let body = Body::from(format!("\"{}\"", "x".repeat(size)));
-            let answer = router.clone().oneshot(Request::post("/").body(body).unwrap()).await.unwrap();
-            assert_eq!(answer.status(), expected, "{size} bytes");
+        let router: Router =
+            Router::new().route("/", post(take)).route("/execute", post(take)).layer(DefaultBodyLimit::disable());
+        for (path, size, expected) in [
+            ("/", 1 << 10, StatusCode::OK),
+            ("/", 1 << 20, StatusCode::PAYLOAD_TOO_LARGE),
+            ("/execute", 2 << 20, StatusCode::OK),
+            ("/execute", 16 << 20, StatusCode::PAYLOAD_TOO_LARGE),
+        ] {
+            let body = Body::from(format!("{{\"code\":\"{}\"}}", "x".repeat(size)));
+            let answer = router.clone().oneshot(Request::post(path).body(body).unwrap()).await.unwrap();
+            assert_eq!(answer.status(), expected, "{size} bytes to {path}");
         }
     }
 }

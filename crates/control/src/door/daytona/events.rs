@@ -14,6 +14,7 @@ use tokio::sync::broadcast::error::RecvError;
 use super::Door;
 use super::origin::Origin;
 use super::view;
+use crate::border;
 use crate::door::websocket;
 use crate::event::Changed;
 use crate::right;
@@ -92,7 +93,7 @@ async fn organisation(door: &Door, socket: &mut WebSocket) -> Option<String> {
     while let Some(Ok(message)) = socket.recv().await {
         let Message::Text(text) = message else { continue };
         if let Some(packet) = text.strip_prefix("40") {
-            let token = serde_json::from_str::<Value>(packet).ok()?;
+            let token = border::parse::<Value>(packet.as_bytes()).ok()?;
             let caller = door.app.authenticate(token.get("token")?.as_str()?).await.ok()?;
             return Some(caller.organisation);
         }

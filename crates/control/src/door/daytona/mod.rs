@@ -35,11 +35,12 @@ mod toolbox;
 mod view;
 
 use axum::extract::Request;
-use axum::middleware::{from_fn, from_fn_with_state};
-use axum::response::IntoResponse;
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
 use axum::{Extension, Router};
 
+use super::parts;
 use super::peer::Subject;
 use super::table::{Needs, Route};
 use crate::App;
@@ -91,7 +92,10 @@ pub fn router(app: App) -> Router {
         .nest_service("/api/toolbox", named)
         // It checks the sandbox's own tokens itself.
         .nest("/preview", preview::table().guarded(|_, handler| handler).layer(own_toolbox).with_state(door.clone()))
-        .nest("/api", api::table().guarded(keyed).fallback(no_such_call).with_state(door.clone()))
+        .nest(
+            "/api",
+            api::table().guarded(keyed).fallback(no_such_call).layer(from_fn(within_budget)).with_state(door.clone()),
+        )
         .fallback(no_such_call)
         .layer(from_fn(problem::name_the_request))
         .layer(from_fn(cors::open))
@@ -105,6 +109,14 @@ pub fn subject(path: &str) -> Subject {
             Subject::by_name(word)
         }
         _ => Subject::Nothing,
+    }
+}
+
+/// The path, query and headers of every call of the control plane.
+async fn within_budget(request: Request, next: Next) -> Response {
+    match parts::check(request.uri(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(excess) => problem::Problem::from(crate::Error::from(excess)).into_response(),
     }
 }
 

@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 use super::envd::ROOT;
 use super::error::plain;
 use super::traffic::Reached;
+use crate::border;
 use crate::door::known::read;
 use crate::door::table::{Needs, Table};
 use crate::interpreter::cell::{CHART, CellResult, DATA, SANDBOX_GONE};
@@ -91,7 +92,7 @@ async fn execute(Extension(Reached { app, sandbox, guest }): Extension<Reached>,
             .collect(),
         timeout: None,
     };
-    let events = app.interpreter().execute(&sandbox.id, &guest, cell).await.map_err(refusal)?;
+    let events = app.interpreter().execute(&sandbox, &guest, cell).await.map_err(refusal)?;
     let headers = [(header::CONTENT_TYPE, "application/x-ndjson"), (header::CACHE_CONTROL, "no-cache")];
     Ok((headers, Body::from_stream(lines(events))).into_response())
 }
@@ -143,7 +144,9 @@ async fn delete(Extension(Reached { app, guest, .. }): Extension<Reached>, Path(
 }
 
 fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Response> {
-    read(body).map_err(|error| plain(StatusCode::UNPROCESSABLE_ENTITY, &error))
+    let refused = |message: &str| plain(StatusCode::UNPROCESSABLE_ENTITY, message);
+    border::shape::check(body).map_err(|excess| refused(&excess.to_string()))?;
+    read(body).map_err(|error| refused(&error))
 }
 
 fn refusal(error: InterpreterError) -> Response {

@@ -93,6 +93,7 @@ impl From<Error> for ApiError {
             }
             Error::NotFound { .. } => StatusCode::NOT_FOUND,
             Error::Invalid { .. } => StatusCode::BAD_REQUEST,
+            Error::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Error::Conflict(_) | Error::Denied(_) => StatusCode::CONFLICT,
             Error::Quota { .. } | Error::RateLimited(_) => StatusCode::TOO_MANY_REQUESTS,
             Error::Exhausted { .. } | Error::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
 use http::uri::PathAndQuery;
@@ -25,6 +25,7 @@ use super::query::Query;
 use super::watchers::Watchers;
 use super::{Door, code_interpreter, preview};
 use crate::door::link::{self, Entry};
+use crate::door::parts;
 use crate::door::relay::Inside;
 use crate::door::table::{Needs, Table};
 use crate::guest::Guest;
@@ -71,7 +72,16 @@ impl Guard {
         let no_method = |uri: Uri| async move {
             plain(StatusCode::METHOD_NOT_ALLOWED, &format!("{} does not take this method", uri.path()))
         };
-        table.guarded(guard).fallback(no_route).method_not_allowed_fallback(no_method)
+        let router = table.guarded(guard).fallback(no_route).method_not_allowed_fallback(no_method);
+        router.layer(from_fn(within_budget))
+    }
+}
+
+/// The path, query and headers of every call to a daemon.
+async fn within_budget(request: Request<Body>, next: Next) -> Response {
+    match parts::check(request.uri(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(excess) => plain(StatusCode::BAD_REQUEST, &excess.to_string()),
     }
 }
 

@@ -10,6 +10,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::error::{ApiError, rate_headers};
+use crate::door::parts;
 use crate::rate::Allowance;
 use crate::{App, Caller, Error};
 
@@ -26,6 +27,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Authenticated {
 }
 
 pub async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    if let Err(excess) = parts::check(request.uri(), request.headers()) {
+        return ApiError(excess.into()).into_response();
+    }
     let admitted = admit(&app, request.headers(), request.uri().query()).await;
     let (caller, allowance) = match admitted {
         Ok(admitted) => admitted,

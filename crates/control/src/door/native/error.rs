@@ -35,6 +35,7 @@ fn status(error: &Error) -> StatusCode {
         Error::Forbidden(_) => StatusCode::FORBIDDEN,
         Error::NotFound { .. } => StatusCode::NOT_FOUND,
         Error::Invalid { .. } | Error::Unsupported(_) => StatusCode::BAD_REQUEST,
+        Error::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
         Error::Conflict(_) | Error::Denied(_) => StatusCode::CONFLICT,
         Error::Quota { .. } | Error::RateLimited(_) => StatusCode::TOO_MANY_REQUESTS,
         Error::Exhausted { .. } | Error::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,

@@ -7,11 +7,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::error::ApiError;
-use crate::Error;
 use crate::door::known::explained;
-
-/// Bodies of messages are small; files are streamed.
-const LARGEST: usize = 16 << 20;
+use crate::door::size;
+use crate::{Error, border, heavy};
 
 /// A JSON body that must be there.
 pub struct Body<T>(pub T);
@@ -19,7 +17,7 @@ pub struct Body<T>(pub T);
 /// A JSON body; without one everything has its default.
 pub struct OptionalBody<T>(pub T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequest<S> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
@@ -27,30 +25,34 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
         if bytes.is_empty() {
             return Err(Error::invalid("body", "a JSON object is wanted, nothing came").into());
         }
-        Ok(Body(parse(&bytes)?))
+        Ok(Body(parse(bytes).await?))
     }
 }
 
-impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalBody<T> {
+impl<S: Send + Sync, T: DeserializeOwned + Default + Send + 'static> FromRequest<S> for OptionalBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
         let bytes = whole(request).await?;
-        Ok(OptionalBody(if bytes.is_empty() { T::default() } else { parse(&bytes)? }))
+        Ok(OptionalBody(if bytes.is_empty() { T::default() } else { parse(bytes).await? }))
     }
 }
 
 async fn whole(request: Request) -> Result<Bytes, Error> {
-    let read = axum::body::to_bytes(request.into_body(), LARGEST).await;
-    read.map_err(|error| Error::invalid("body", format!("not read: {error} (at most 16 MiB)")))
+    let most = size::most(request.extensions());
+    size::whole(request.into_body(), most).await
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
+async fn parse<T: DeserializeOwned + Send + 'static>(bytes: Bytes) -> Result<T, Error> {
     // A list would be taken for an object's fields in their order.
     if !bytes.trim_ascii_start().starts_with(b"{") {
         return Err(Error::invalid("body", "a JSON object is wanted"));
     }
-    serde_json::from_slice(bytes).map_err(|error| Error::invalid("body", explained(&error.to_string())))
+    let read = heavy::run(bytes.len(), heavy::SMALL, move || {
+        border::shape::check(&bytes)?;
+        serde_json::from_slice(&bytes).map_err(|error| Error::invalid("body", explained(&error.to_string())))
+    });
+    read.await
 }
 
 /// A number that was asked for, or the usual one; never one outside of what the document says.

@@ -6,6 +6,7 @@
 mod agents;
 mod audit;
 pub mod auth;
+mod bounds;
 mod docs;
 pub mod error;
 mod events;

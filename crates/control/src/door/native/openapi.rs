@@ -7,7 +7,7 @@ use utoipa::openapi::{Content, InfoBuilder, OpenApi, Ref, RefOr, Response, Respo
 use utoipa::{OpenApi as _, PartialSchema as _, ToSchema as _};
 
 use super::error::ErrorBody;
-use super::{OLD_NAMES, OLD_PREFIX, described, docs, preview};
+use super::{OLD_NAMES, OLD_PREFIX, bounds, described, docs, preview};
 
 /// A refusal: its status, its name among the document's components, what it means.
 type Refusal = (&'static str, &'static str, &'static str);
@@ -23,8 +23,10 @@ const OF_ALL: [Refusal; 6] = [
 ];
 
 /// What a change can answer besides.
-const OF_CHANGES: [Refusal; 1] =
-    [("409", "Conflict", "The name is taken, or the sandbox's state does not allow it; the message says which")];
+const OF_CHANGES: [Refusal; 2] = [
+    ("409", "Conflict", "The name is taken, or the sandbox's state does not allow it; the message says which"),
+    ("413", "TooLarge", "The body has more bytes than this call takes"),
+];
 
 /// What a call can answer that reaches into a sandbox.
 const OF_SANDBOXES: [Refusal; 6] = [
@@ -93,7 +95,7 @@ pub fn document() -> OpenApi {
     components.add_security_scheme("key", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
     let error: RefOr<Schema> = ErrorBody::schema();
     components.schemas.insert(ErrorBody::name().into_owned(), error);
-    for (_, name, description) in OF_ALL.iter().chain(&OF_SANDBOXES) {
+    for (_, name, description) in OF_ALL.iter().chain(&OF_CHANGES).chain(&OF_SANDBOXES) {
         components.responses.insert((*name).to_owned(), refusal(description).into());
     }
     // Behind a proxy it is the program inside that answers.
@@ -112,6 +114,7 @@ pub fn document() -> OpenApi {
             }
         }
     }
+    bounds::tell(&mut document);
     document
 }
 

@@ -99,7 +99,9 @@ pub async fn create(
     headers: HeaderMap,
     OptionalBody(body): OptionalBody<CreateSandbox>,
 ) -> Result<(StatusCode, Json<SandboxView>), ApiError> {
-    let key = headers.get("idempotency-key").and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
+    let key = headers.get("idempotency-key").map(|value| value.to_str().map(ToOwned::to_owned)).transpose();
+    // One that is dropped would make a second sandbox of the same request.
+    let key = key.map_err(|_| Error::invalid("Idempotency-Key", "letters, digits and signs of ASCII"))?;
     let sandbox = app.create_sandbox(&caller, body.into_domain(key)).await?;
     Ok((StatusCode::CREATED, Json(SandboxView::of(&app, sandbox))))
 }

@@ -28,6 +28,7 @@ use super::auth::Authenticated;
 use super::error::ApiError;
 use super::exec::{ExecBody, ExitView, Size};
 use super::extract::Path;
+use crate::border::{self, Refused};
 use crate::door::websocket::{SHORT, bounded};
 use crate::guest::{Guest, GuestError, Item, Receiver, Sender};
 use crate::sandbox::Sandbox;
@@ -138,9 +139,7 @@ async fn listen(app: &App, sandbox: &Sandbox, incoming: &mut SplitStream<WebSock
             Message::Close(_) => return Ok(()),
             Message::Ping(_) | Message::Pong(_) => continue,
             Message::Binary(bytes) => Word::Input(bytes),
-            Message::Text(text) => {
-                Word::Steer(serde_json::from_str(&text).map_err(|error| Error::invalid("message", error.to_string()))?)
-            }
+            Message::Text(text) => Word::Steer(border::parse(text.as_bytes()).map_err(malformed)?),
         };
         if let Some(sender) = &mut to
             && pass_on(word, sender).await.is_err()
@@ -181,7 +180,7 @@ async fn open(guest: &Guest, socket: &mut WebSocket) -> Result<Option<Opened>, E
 }
 
 fn opening(text: &str) -> Result<Request, Error> {
-    let opening: Opening = serde_json::from_str(text).map_err(|error| Error::invalid("message", error.to_string()))?;
+    let opening: Opening = border::parse(text.as_bytes()).map_err(malformed)?;
     match opening {
         Opening::Start(body) => {
             let stdio = body.terminal.map_or(Stdio::Piped, |size| Stdio::Terminal(size.into()));
@@ -195,6 +194,13 @@ fn opening(text: &str) -> Result<Request, Error> {
             };
             Ok(Request::Attach { process, from: join.from })
         }
+    }
+}
+
+fn malformed(refused: Refused) -> Error {
+    match refused {
+        Refused::Excess(excess) => excess.into(),
+        Refused::Malformed(reason) => Error::invalid("message", reason),
     }
 }
 

@@ -5,7 +5,7 @@ use cove_engine::SandboxId;
 use super::{Along, due_at, held_name, insert_labels};
 use crate::Error;
 use crate::event::NewEvent;
-use crate::sandbox::Sandbox;
+use crate::sandbox::{Sandbox, State};
 use crate::store::change::{Change, Lasting, Statement};
 use crate::store::room::{Room, Wanted};
 use crate::store::{AT_ONCE, Store, Written, is_unique_violation, to_body};
@@ -89,7 +89,9 @@ impl Store {
 /// The row as the sandbox is, with the next generation; that in the body counts for nothing.
 fn update_row(sandbox: &Sandbox) -> Result<Statement, Error> {
     const SQL: &str = "UPDATE sandboxes SET organisation = $1, name = $2, owner = $3, server = $4, state = $5, pool = $6, \
-         generation = $7, last_activity_at = $8, due_at = $9, body = $10 WHERE id = $11 AND generation = $12";
+         generation = $7, last_activity_at = $8, due_at = $9, body = $10, destroyed_at = $11 \
+         WHERE id = $12 AND generation = $13";
+    let destroyed_at = (sandbox.state == State::Destroyed).then(|| sandbox.state_since.as_millisecond());
     let values = [
         sandbox.organisation.as_str().into(),
         held_name(sandbox).into(),
@@ -101,6 +103,7 @@ fn update_row(sandbox: &Sandbox) -> Result<Statement, Error> {
         sandbox.last_activity_at.as_millisecond().into(),
         due_at(sandbox).into(),
         to_body(sandbox)?.into(),
+        destroyed_at.into(),
         sandbox.id.as_str().into(),
         sandbox.generation.into(),
     ];

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use super::websocket::{self, FAILED, NORMAL};
 use super::{Machine, READ, WRITE};
+use crate::border::{self, Refused};
 use crate::door::daytona::body::Lenient;
 use crate::door::daytona::problem::{Answer, Problem};
 use crate::door::table::Table;
@@ -116,14 +117,21 @@ struct Asked {
 async fn run(machine: Machine, mut socket: WebSocket) {
     let asked = loop {
         match socket.recv().await {
-            Some(Ok(Message::Text(text))) => break serde_json::from_str::<Asked>(&text),
-            Some(Ok(Message::Binary(bytes))) => break serde_json::from_slice::<Asked>(&bytes),
+            Some(Ok(Message::Text(text))) => break border::read::<Asked>(text.into()).await,
+            Some(Ok(Message::Binary(bytes))) => break border::read::<Asked>(bytes).await,
             Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
             Some(Ok(Message::Close(_)) | Err(_)) | None => return,
         }
     };
-    let Ok(asked) = asked else {
-        return websocket::close(socket, MALFORMED, "the first message must be JSON with code".into()).await;
+    let asked = match asked {
+        Ok(asked) => asked,
+        Err(Refused::Malformed(_)) => {
+            return websocket::close(socket, MALFORMED, "the first message must be JSON with code".into()).await;
+        }
+        Err(Refused::Excess(excess)) => {
+            let reason = excess.to_string().chars().take(100).collect();
+            return websocket::close(socket, MALFORMED, reason).await;
+        }
     };
     if asked.code.is_empty() {
         return websocket::close(socket, REFUSED, "code is required".into()).await;
@@ -137,7 +145,7 @@ async fn run(machine: Machine, mut socket: WebSocket) {
     let cell =
         Cell { context, env: asked.envs.unwrap_or_default(), timeout, ..Cell::new(Language::Python, asked.code) };
     let started = tokio::time::Instant::now();
-    let mut events = match machine.app.interpreter().execute(&machine.sandbox.id, &machine.guest, cell).await {
+    let mut events = match machine.app.interpreter().execute(&machine.sandbox, &machine.guest, cell).await {
         Ok(events) => events,
         Err(InterpreterError::NoSuchContext(id)) => {
             return websocket::close(socket, REFUSED, format!("context not found: {id}")).await;

@@ -55,7 +55,7 @@ async fn execute(Extension(machine): Extension<Machine>, Lenient(body): Lenient<
         return Err(Problem::bad_request("command holds a NUL byte"));
     }
     let command = match typescript::Command::of(&body.command) {
-        Some(command) => match command.without_compiler().await {
+        Some(command) => match command.without_compiler(|code| typescript::without_types(&machine, code)).await {
             Ok(command) => command,
             Err(said) => return Ok(Json(json!({ "exitCode": 1, "result": said }))),
         },
@@ -147,7 +147,7 @@ async fn run_code(Extension(machine): Extension<Machine>, Lenient(body): Lenient
     let language = body.language.as_deref().unwrap_or("python");
     // Types are taken off here, so the template needs nothing but node.
     let code = match language {
-        "typescript" => match typescript::without_types(body.code).await {
+        "typescript" => match typescript::without_types(&machine, body.code).await {
             Ok(code) => code,
             Err(said) => return Ok(Json(json!({ "exitCode": 1, "result": said }))),
         },

@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 use super::files::unexpected;
 use super::websocket::{self, EXIT_CONTROL, FAILED, NORMAL, TERMINAL_ENV};
 use super::{Machine, READ, WRITE};
+use crate::border;
 use crate::door::daytona::body::Lenient;
 use crate::door::daytona::problem::{Answer, Problem};
 use crate::door::table::Table;
@@ -229,7 +230,7 @@ async fn create_and_connect(
 ) -> Answer<Response> {
     let offered = websocket::offered(&headers);
     if let Some(envs) = offered.iter().find_map(|token| token.strip_prefix(TERMINAL_ENV)) {
-        let decoded = URL_SAFE_NO_PAD.decode(envs).ok().and_then(|json| serde_json::from_slice(&json).ok());
+        let decoded = URL_SAFE_NO_PAD.decode(envs).ok().and_then(|json| border::parse(&json).ok());
         wanted.envs =
             Some(decoded.ok_or_else(|| Problem::bad_request("the environment in the subprotocol is not JSON"))?);
     }

@@ -6,6 +6,8 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use super::Machine;
+
 /// Before the program's text in base64.
 const OPENING: &str = "sh -c 'echo ";
 /// Between the text and its arguments.
@@ -30,8 +32,11 @@ impl<'a> Command<'a> {
     }
 
     /// The same for node alone, or what is wrong with the text.
-    pub async fn without_compiler(self) -> Result<String, String> {
-        let code = without_types(self.code).await?;
+    pub async fn without_compiler<F>(self, strip: impl FnOnce(String) -> F) -> Result<String, String>
+    where
+        F: Future<Output = Result<String, String>>,
+    {
+        let code = strip(self.code).await?;
         let module = if is_module(&code) { "--input-type=module " } else { "" };
         let text = STANDARD.encode(&code);
         Ok(format!("{OPENING}{text} | base64 -d | node {module}- {} 2>&1'", self.arguments))
@@ -39,8 +44,9 @@ impl<'a> Command<'a> {
 }
 
 /// JavaScript, or the message that node itself would have.
-pub async fn without_types(code: String) -> Result<String, String> {
-    crate::interpreter::typescript::strip(code).await.map_err(|said| format!("SyntaxError: {said}\n"))
+pub async fn without_types(machine: &Machine, code: String) -> Result<String, String> {
+    let stripped = machine.app.interpreter().typescript().strip(&machine.sandbox.organisation, &code).await;
+    stripped.map_err(|said| format!("SyntaxError: {said}\n"))
 }
 
 /// Whether what was written with `import` must be run as a module.
@@ -51,6 +57,11 @@ pub fn is_module(code: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// In the test's own process: its program is no worker.
+    async fn here(code: String) -> Result<String, String> {
+        crate::interpreter::typescript::strip_here(&code).map_err(|said| format!("SyntaxError: {said}\n"))
+    }
 
     fn line(code: &str, arguments: &str) -> String {
         let text = STANDARD.encode(code);
@@ -65,7 +76,7 @@ mod tests {
         let line = line("const n: number = 1; console.log(n)", "a b");
         let command = Command::of(&line).unwrap();
         assert_eq!(command.arguments, "a b");
-        let ran = command.without_compiler().await.unwrap();
+        let ran = command.without_compiler(here).await.unwrap();
         let (text, rest) = ran.strip_prefix(OPENING).unwrap().split_once(" | ").unwrap();
         let code = String::from_utf8(STANDARD.decode(text).unwrap()).unwrap();
         assert!(code.contains("const n = 1"), "{code}");
@@ -78,6 +89,6 @@ mod tests {
             assert_eq!(Command::of(other), None, "{other}");
         }
         let wrong = line("const n: = 1", "");
-        assert!(Command::of(&wrong).unwrap().without_compiler().await.unwrap_err().starts_with("SyntaxError: "));
+        assert!(Command::of(&wrong).unwrap().without_compiler(here).await.unwrap_err().starts_with("SyntaxError: "));
     }
 }

@@ -22,7 +22,9 @@ use serde::de::DeserializeOwned;
 use super::destination::sandbox_id;
 use super::error::{ApiError, plain};
 use super::known;
+use crate::border;
 use crate::door::known::read;
+use crate::door::parts;
 use crate::door::table::{Needs, Table};
 use crate::{App, Caller, Error, Scope};
 
@@ -85,6 +87,8 @@ pub fn router(app: App) -> Router {
     table()
         .guarded(guard)
         .fallback(|uri: http::Uri| async move { plain(StatusCode::NOT_FOUND, &format!("no route {}", uri.path())) })
+        .layer(from_fn(within_budget))
+        .layer(axum::extract::DefaultBodyLimit::max(border::MESSAGE))
         .with_state(app)
 }
 
@@ -145,7 +149,16 @@ fn secret(headers: &HeaderMap) -> Option<&str> {
 /// A body of JSON; an empty one has every field absent. Whatever its content type says.
 pub fn body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let bytes = if bytes.trim_ascii().is_empty() { b"{}" } else { bytes };
+    border::shape::check(bytes).map_err(Error::from)?;
     read(bytes).map_err(|error| ApiError::bad(format!("malformed body: {error}")))
+}
+
+/// The path, query and headers of every call.
+async fn within_budget(request: Request, next: Next) -> Response {
+    match parts::check(request.uri(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(excess) => ApiError::from(Error::from(excess)).into_response(),
+    }
 }
 
 /// Where previews are, as the client that asked can reach them: the configured domain, with the port that it used

@@ -21,6 +21,7 @@ use http::{HeaderMap, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::border;
 use crate::guest::GuestError;
 
 /// The longest message a client may send. The daemon's own calls are small; bulk data has its own route.
@@ -41,7 +42,7 @@ impl Encoding {
         let malformed = |error: String| RpcError::new(Code::InvalidArgument, format!("malformed message: {error}"));
         match self {
             Encoding::Json if bytes.is_empty() => Ok(T::default()),
-            Encoding::Json => serde_json::from_slice(bytes).map_err(|error| malformed(error.to_string())),
+            Encoding::Json => border::parse(bytes).map_err(|refused| malformed(refused.to_string())),
             Encoding::Proto => T::decode(bytes).map_err(|error| malformed(error.to_string())),
         }
     }

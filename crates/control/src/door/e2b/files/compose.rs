@@ -11,9 +11,9 @@ use super::super::envd::{Envd, ROOT, parent};
 use super::super::error::plain;
 use super::super::filesystem::{entry, follow, give, lstat, make_directories};
 use super::Refused;
+use crate::border;
+use crate::door::size;
 use crate::guest::Item;
-
-const MAX_BODY: usize = 1 << 20;
 
 #[derive(Deserialize)]
 struct Compose {
@@ -23,8 +23,8 @@ struct Compose {
 }
 
 pub async fn answer(envd: &Envd, body: Body) -> Response {
-    let request = match axum::body::to_bytes(body, MAX_BODY).await {
-        Ok(bytes) => serde_json::from_slice::<Compose>(&bytes).map_err(|error| error.to_string()),
+    let request = match size::whole(body, border::MESSAGE).await {
+        Ok(bytes) => border::read::<Compose>(bytes).await.map_err(|refused| refused.to_string()),
         Err(error) => Err(error.to_string()),
     };
     match request {

@@ -34,6 +34,7 @@ use super::{Machine, READ, WRITE, output};
 use crate::door::daytona::body::Lenient;
 use crate::door::daytona::problem::{Answer, Problem};
 use crate::door::table::Table;
+use crate::heavy;
 use journal::Journal;
 
 const DRIVER: &str = include_str!("driver.sh");
@@ -97,7 +98,8 @@ async fn find(machine: &Machine, session: &str) -> Answer<(Info, Vec<Info>)> {
 
 async fn read_journal(machine: &Machine, shell: &Info) -> Answer<Journal> {
     let log = output::so_far(&machine.guest, shell).await?;
-    Ok(Journal::parse(&log.stdout()))
+    let text = log.stdout();
+    Ok(heavy::run(text.len(), heavy::SMALL, move || Journal::parse(&text)).await)
 }
 
 #[derive(Deserialize)]
