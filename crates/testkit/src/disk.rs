@@ -5,6 +5,7 @@
 //! files, so that the copy is made at one moment and not over some seconds.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -93,6 +94,8 @@ impl PoweredDisk {
 
     fn make(mebibytes: u64) -> Option<PoweredDisk> {
         let outer = tempfile::Builder::new().prefix("cove-power-").tempdir().expect("make a directory");
+        // A database on it runs as an ordinary user, who must get there.
+        fs::set_permissions(outer.path(), fs::Permissions::from_mode(0o755)).expect("open the directory to others");
         let image = outer.path().join("outer");
         make(&image, mebibytes * 3, "xfs").or_else(|| make(&image, mebibytes * 3, "btrfs"))?;
         let disk = PoweredDisk { outer, cuts: 0 };

@@ -44,6 +44,7 @@ pub fn request(
 ) -> io::Result<Answer> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+    stream.set_write_timeout(Some(Duration::from_secs(60)))?;
     let mut head = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
     for (name, value) in headers {
         head.push_str(&format!("{name}: {value}\r\n"));
@@ -52,9 +53,15 @@ pub fn request(
         head.push_str(&format!("content-length: {}\r\n", body.len()));
     }
     head.push_str("\r\n");
-    stream.write_all(head.as_bytes())?;
-    stream.write_all(body.unwrap_or_default())?;
-    read_answer(BufReader::new(stream))
+    let sent = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.unwrap_or_default()));
+    match sent {
+        Ok(()) => read_answer(BufReader::new(stream)),
+        // A server may answer before it has read everything, and hang up: what it said is there to be read.
+        Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+            read_answer(BufReader::new(stream)).map_err(|_| error)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 fn read_answer(mut from: impl BufRead) -> io::Result<Answer> {

@@ -57,20 +57,18 @@ pub async fn attend(
     })
 }
 
+/// The answer to a request that may not go on. Its connection ends too: the caller opens another where it has a right.
 fn refusal(admission: &Admission) -> Response {
-    if let Some(message) = admission.full() {
-        let mut response = ApiError(Error::Exhausted { message, retry_after: Duration::from_secs(1) }).into_response();
-        // The place is needed for another connection.
-        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-        return response;
-    }
-    let error = match admission.why() {
-        Some(Ended::Server) => Error::exhausted("the server is about to end; try again"),
-        Some(Ended::Right | Ended::Full) | None => {
+    let error = match (admission.full(), admission.why()) {
+        (Some(message), _) => Error::Exhausted { message, retry_after: Duration::from_secs(1) },
+        (None, Some(Ended::Server)) => Error::exhausted("the server is about to end; try again"),
+        (None, Some(Ended::Right | Ended::Full) | None) => {
             Error::Unauthenticated("what this request was let in with was revoked, or has expired".into())
         }
     };
-    ApiError(error).into_response()
+    let mut response = ApiError(error).into_response();
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 /// A body that breaks off when its right ends: the client sees that it is incomplete.

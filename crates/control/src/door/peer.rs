@@ -247,14 +247,22 @@ async fn send_on(director: &Director, url: &str, mut request: Request) -> Result
         });
         return Ok(answer.map(|_| Body::empty()).into_response());
     }
+    let closes = connection_says(answer.headers(), "close");
     for name in &ONE_HOP {
         answer.headers_mut().remove(name);
+    }
+    // There the connection ended with the request's right: this one has to end with it too.
+    if closes {
+        answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(answer.map(Body::new).into_response())
 }
 
 fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
-    let asked = headers.get(header::CONNECTION)?.to_str().ok()?;
-    let asked = asked.split(',').any(|word| word.trim().eq_ignore_ascii_case("upgrade"));
-    asked.then(|| headers.get(header::UPGRADE).cloned()).flatten()
+    if connection_says(headers, "upgrade") { headers.get(header::UPGRADE).cloned() } else { None }
+}
+
+fn connection_says(headers: &HeaderMap, word: &str) -> bool {
+    let said = headers.get(header::CONNECTION).and_then(|said| said.to_str().ok()).unwrap_or_default();
+    said.split(',').any(|one| one.trim().eq_ignore_ascii_case(word))
 }

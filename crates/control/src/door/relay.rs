@@ -95,6 +95,8 @@ pub async fn to_port(inside: Inside<'_>, host: Host, mut request: Request) -> Re
     prepare(&mut request, upgrade, host);
     let answer = tokio::time::timeout(PATIENCE, sender.send_request(request)).await;
     let mut answer = answer.map_err(|_| Broken::TooSlow(port))?.map_err(broken)?;
+    // The version is this hop's (RFC 9110, 2.5): a program that speaks HTTP/1.0 says nothing about us.
+    *answer.version_mut() = Version::HTTP_11;
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
         let Some(client) = client else {
             return Err(Broken::BrokeOff { port, reason: "an upgrade that nobody asked for".into() });

@@ -70,12 +70,17 @@ impl Attempt {
 /// All that must be refused.
 pub fn attempts(things: Things<'_>) -> Vec<Attempt> {
     let mut all = Vec::new();
-    for (at, route) in routes() {
+    let routes = routes();
+    for (at, route) in &routes {
         // What tells nothing of anybody's is there for all; a socket asks for the key after it has opened.
         if !matches!(route.needs, Needs::Nothing | Needs::KeyOnSocket) {
-            of_route(at, &route, things, &mut all);
+            of_route(*at, route, things, &mut all);
         }
     }
+    // A toolbox wakes its sandbox for those who may look, so a spelling that is another route's, for looking, is theirs.
+    all.retain(|attempt| {
+        attempt.who != Who::Reader || attempt.spelling == Spelling::Own || !is_a_look_inside(attempt, &routes)
+    });
     all
 }
 
@@ -103,6 +108,35 @@ fn of_route(at: At, route: &Route, things: Things<'_>, all: &mut Vec<Attempt>) {
         add(Who::Nobody, method, &path, Spelling::Own);
         add(Who::Nobody, method, &format!("{path}/"), Spelling::Other);
     }
+}
+
+/// Whether the path leads to a toolbox's route for looking, and to none that asks for more.
+fn is_a_look_inside(attempt: &Attempt, routes: &[(At, Route)]) -> bool {
+    if !matches!(attempt.needs, Needs::Toolbox(_) | Needs::ToolboxFile(_)) {
+        return false;
+    }
+    let At::Path(prefix) = attempt.at else { return false };
+    let path = attempt.path.split('?').next().unwrap_or_default();
+    let leads = |(at, route): &&(At, Route)| {
+        *at == attempt.at && route.methods.contains(&attempt.method) && fits(&format!("{prefix}{}", route.path), path)
+    };
+    let mut led = routes.iter().filter(leads).peekable();
+    led.peek().is_some() && led.all(|(_, route)| !is_more_than_a_look(route.needs))
+}
+
+/// Whether a row's path, as axum writes it, matches.
+fn fits(row: &str, path: &str) -> bool {
+    let mut parts = path.split('/');
+    for wanted in row.split('/') {
+        let Some(part) = parts.next() else { return false };
+        if wanted.starts_with("{*") {
+            return true;
+        }
+        if !wanted.starts_with('{') && wanted != part {
+            return false;
+        }
+    }
+    parts.next().is_none()
 }
 
 /// What somebody who may only look is refused: all that asks for more.
@@ -161,7 +195,8 @@ fn spellings(path: &str) -> Vec<String> {
         format!("{path}//"),
         format!("/{path}"),
         format!("{before}//{last}"),
-        format!("{before}%2f{last}"),
+        // What does not begin with a slash is no path, and no request can ask for it.
+        if before.is_empty() { format!("/%2f{last}") } else { format!("{before}%2f{last}") },
         format!("{path}%2F"),
         format!("{before}/./{last}"),
         format!("{before}/%2e/{last}"),

@@ -88,6 +88,10 @@ impl App {
 
     pub async fn revoke_key(&self, caller: &Caller, id: &str) -> Result<(), Error> {
         caller.require(Scope::Admin)?;
+        // Another organisation's key keeps its streams, and their log does not say that it was revoked.
+        if !self.store().keys(&caller.organisation).await?.iter().any(|key| key.id == id) {
+            return Err(Error::not_found("key", id));
+        }
         let revoked = self.store().revoke_key(&caller.organisation, id, self.now().as_millisecond()).await?;
         self.key_cache().forget();
         self.audit(caller, "key.revoke", id).await?;

@@ -162,11 +162,17 @@ impl App {
         drop(place);
         match inserted {
             Inserted::New => {
-                let id = sandbox.id.clone();
+                let (id, provider) = (sandbox.id.clone(), sandbox.provider.clone());
                 let made = self.launch_new(sandbox).await;
                 // With a key the same request gets it when the database answers again; else nobody ever would.
                 if new.idempotency_key.is_none() && made.as_ref().is_err_and(Error::is_of_the_database) {
                     self.unfinished().untold(&id);
+                    // Its row ends when the database answers again. Until then it does not run, however long that is.
+                    if let Ok(provider) = self.provider(&provider)
+                        && let Err(error) = provider.destroy(&id).await
+                    {
+                        tracing::warn!(sandbox = %id, %error, "remove what nobody was told of, will be tried again");
+                    }
                 }
                 made
             }

@@ -120,6 +120,10 @@ impl App {
 
     pub async fn delete_webhook(&self, caller: &Caller, id: &str) -> Result<(), Error> {
         caller.require(Scope::Admin)?;
+        // What is not theirs is not changed, and their log does not say that it was.
+        if !self.store().webhooks(Some(&caller.organisation)).await?.iter().any(|webhook| webhook.id == id) {
+            return Err(Error::not_found("webhook", id));
+        }
         self.audit(caller, "webhook.delete", id).await?;
         let deleted = self.store().delete_webhook(&caller.organisation, id).await?;
         if deleted { Ok(()) } else { Err(Error::not_found("webhook", id)) }

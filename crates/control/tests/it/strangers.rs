@@ -91,8 +91,15 @@ const LISTS: [&str; 15] = [
 /// Routes that are about the caller's own organisation, whatever is asked.
 const OWN: [&str; 4] = ["/whoami", "/templates/{name}", "/pools/{template}", "/agents/{agent_id}/execute"];
 
-/// Routes that are for operators alone.
-const OPERATORS: [&str; 3] = ["/orphans", "/orphans/{id}/adopt", "/orphans/{id}"];
+/// Calls that are for operators alone: the scope is asked for before the thing is looked at, so the answer is 403 whether
+/// it is there or not.
+const OPERATORS: [(&str, &str); 5] = [
+    ("get", "/orphans"),
+    ("post", "/orphans/{id}/adopt"),
+    ("delete", "/orphans/{id}"),
+    ("delete", "/organisations/{id}"),
+    ("put", "/organisations/{id}/quota"),
+];
 
 /// Routes that make something new of the caller's own.
 const NEW: [&str; 5] = ["/sandboxes", "/sessions", "/keys", "/webhooks", "/organisations"];
@@ -146,10 +153,16 @@ async fn another_organisations_things_are_not_there_on_any_route() {
             let Some(operation) = item.get(method) else { continue };
             let verb = method.to_uppercase();
             let body = body_for(template, &two.session).to_string();
-            if OPERATORS.contains(&template.as_str()) {
-                let url = format!("/api{}", template.replace("{id}", two.sandbox.as_str()));
-                let answer = call(&two.t, &two.stranger, &verb, &url, body).await;
-                assert_eq!(answer.status, StatusCode::FORBIDDEN, "{verb} {url}: {}", answer.json());
+            if OPERATORS.contains(&(method, template.as_str())) {
+                let theirs = if template.starts_with("/organisations") { "default" } else { two.sandbox.as_str() };
+                let mut told = Vec::new();
+                for id in [theirs, "nobodys"] {
+                    let url = format!("/api{}", template.replace("{id}", id));
+                    let answer = call(&two.t, &two.stranger, &verb, &url, body.clone()).await;
+                    assert_eq!(answer.status, StatusCode::FORBIDDEN, "{verb} {url}: {}", answer.json());
+                    told.push(answer.json());
+                }
+                assert_eq!(told[0], told[1], "{verb} {template} tells what is there from what is not");
                 refused += 1;
             } else if let Some(path) = two.about(template) {
                 let url = format!("/api{path}?{}", query_for(operation));

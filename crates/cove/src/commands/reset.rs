@@ -30,6 +30,7 @@ const OURS: &[&str] = &[
     "api-key",
     "archive",
     "base",
+    "boot",
     "build",
     "cove.db",
     "cradles",

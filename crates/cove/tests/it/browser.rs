@@ -59,7 +59,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", 8000), Page).serve_forever()
 #[test]
 fn a_link_shows_a_private_page_with_its_style_its_script_and_its_socket() {
     let server = TestServer::start();
-    server.cove(["create", "box"]).finish().expect_success();
+    server.cove(["create", "--name", "box"]).finish().expect_success();
     server.cove(["exec", "-d", "box", "--", "python3", "-c", PROGRAM]).finish().expect_success();
     until("it listens", LIMIT, || server.cove(["ports", "box"]).finish().expect_success().stdout.contains("8000"));
     let link = server.cove(["link", "box", "8000"]).finish().expect_success().stdout.trim().to_owned();

@@ -194,16 +194,11 @@ fn long_work_shows_progress_on_a_terminal_and_nowhere_else() {
 #[test]
 fn completions_know_the_verbs() {
     let place = cove_testkit::server::TestDirectory::new();
-    for shell in ["bash", "zsh", "fish"] {
-        let script = place.cove(["completions", shell]).finish().expect_success().stdout;
-        for verb in ["serve", "config", "events", "extend"] {
-            assert!(script.contains(verb), "{shell} does not know {verb}");
-        }
-    }
     // Bash itself takes the script and offers the verb.
     let script = place.cove(["completions", "bash"]).finish().expect_success().stdout;
-    let asks =
-        format!("{script}\nCOMP_WORDS=(cove ext); COMP_CWORD=1; _cove cove ext cove; echo \"${{COMPREPLY[@]}}\"");
+    let asks = format!(
+        "{script}\nCOMP_WORDS=(cove ext); COMP_CWORD=1; _clap_complete_cove cove ext cove; echo \"${{COMPREPLY[@]}}\""
+    );
     let said = std::process::Command::new("bash").args(["--norc", "-c", &asks]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&said.stdout).trim(), "extend");
 }

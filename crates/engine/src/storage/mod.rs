@@ -42,6 +42,9 @@ use crate::spec::{Limits, SandboxId, Storage};
 /// The directories of an upper: over the root, over `/usr`, and overlayfs's work directory for each.
 const NAMES: [&str; 4] = ["root", "root-work", "usr", "usr-work"];
 
+/// In `etc`: the sandbox's name and its resolver, written by its first launch (`birth.rs`).
+const IDENTITY: [&str; 3] = ["hostname", "hosts", "resolv.conf"];
+
 const WORKS: [&str; 2] = [NAMES[1], NAMES[3]];
 
 /// Where overlayfs marks in its work directory that nothing was synced; it refuses to mount such an upper again
@@ -394,16 +397,20 @@ impl Store {
         Ok(self.used_backing()?.is_some_and(|(top, _)| uppers(top).join(id.as_str()).exists()))
     }
 
-    /// Whether nothing was written to a sandbox's files; also where it has none.
+    /// Whether a sandbox's files hold no more than its launch wrote; also where it has none.
     pub fn is_blank(&self, id: &SandboxId) -> Result<bool, Error> {
         let Some((top, _)) = self.used_backing()? else { return Ok(true) };
         let path = uppers(top).join(id.as_str());
-        let is_blank = |folder: &str| match fs::read_dir(path.join(folder)) {
-            Ok(mut entries) => Ok(entries.next().is_none()),
+        let holds_only = |folder: &str, expected: &[&str]| match fs::read_dir(path.join(folder)) {
+            Ok(entries) => {
+                let names = entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<Vec<_>, _>>();
+                let names = names.map_err(Error::at("list", &path))?;
+                Ok(names.iter().all(|name| expected.iter().any(|expected| name == expected)))
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
             Err(error) => Err(Error::at("list", &path)(error)),
         };
-        Ok(is_blank(NAMES[0])? && is_blank(NAMES[2])?)
+        Ok(holds_only(NAMES[0], &["etc"])? && holds_only("root/etc", &IDENTITY)? && holds_only(NAMES[2], &[])?)
     }
 
     pub fn is_empty(&self) -> Result<bool, Error> {

@@ -351,7 +351,7 @@ fn mode_and_owner_are_set_through_links() {
     assert_eq!((entry.mode, entry.owner.as_str(), entry.group.as_str()), (0o640, "nobody", "nogroup"));
     assert_eq!(set(None, Some("1234"), None).unwrap().uid, 1234);
     assert_eq!(set(None, None, Some("77")).unwrap().gid, 77);
-    assert_eq!(set(None, Some("mallory"), None).unwrap_err().kind, FailureKind::NotFound);
+    assert_eq!(set(None, Some("mallory"), None).unwrap_err().kind, FailureKind::InvalidArgument);
     assert_eq!(std::fs::metadata(guest.path("file")).unwrap().uid(), 1234);
 }
 

@@ -78,7 +78,7 @@ fn a_program_or_directory_or_user_that_is_not_there_is_named() {
     assert_eq!(failure.kind, FailureKind::NotFound);
     assert!(failure.message.contains("/no/where"), "{failure}");
     let failure = guest.call(&Request::Start(Spec { user: Some("mallory".into()), ..argv(&["true"]) })).unwrap_err();
-    assert_eq!(failure.kind, FailureKind::NotFound);
+    assert_eq!(failure.kind, FailureKind::UnknownUser);
     assert!(failure.message.contains("mallory"), "{failure}");
     let failure = guest.call(&Request::Start(argv(&[]))).unwrap_err();
     assert_eq!(failure.kind, FailureKind::InvalidArgument);

@@ -19,7 +19,7 @@ pub const PROBES: &[Probe] = &[
     Probe {
         name: "cannot_see_other_homes",
         meaning: "people's files on the host",
-        run: |_| hidden("/home", &["user"]),
+        run: |_| hidden("/home", &["user", "daytona"]),
     },
     Probe { name: "cannot_see_srv", meaning: "files that the host serves", run: |_| hidden("/srv", &[]) },
     Probe { name: "cannot_see_boot", meaning: "kernels and boot configuration", run: |_| hidden("/boot", &[]) },

@@ -1,6 +1,7 @@
 //! Pages of any origin may call this door, as they may call the original: it reflects the origin and takes credentials.
 //!
-//! That opens nothing. A call shows a key or a token, which no browser adds by itself.
+//! That opens nothing. A call shows a key or a token, which no browser adds by itself. A preview is different: the
+//! program inside may know its visitors by cookies, and who may use those is the program's to say.
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -17,6 +18,7 @@ pub async fn open(request: Request, next: Next) -> Response {
     if request.headers().get(SWITCHED_OFF).is_some_and(|value| value == "true") {
         return next.run(request).await;
     }
+    let credentials = !is_preview(request.uri().path());
     let asks_first =
         request.method() == Method::OPTIONS && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
     if asks_first {
@@ -26,19 +28,29 @@ pub async fn open(request: Request, next: Next) -> Response {
             headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked.clone());
         }
         headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, METHODS);
-        reflect(headers, origin);
+        reflect(headers, origin, credentials);
         return response;
     }
     let mut response = next.run(request).await;
     // A program inside that says who may read it knows best.
     if !response.headers().contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN) {
-        reflect(response.headers_mut(), origin);
+        reflect(response.headers_mut(), origin, credentials);
     }
     response
 }
 
-fn reflect(headers: &mut HeaderMap, origin: HeaderValue) {
+/// Whether a program inside a sandbox answers, below `/daytona` or with it.
+fn is_preview(path: &str) -> bool {
+    path.strip_prefix("/daytona").unwrap_or(path).starts_with("/preview/")
+}
+
+fn reflect(headers: &mut HeaderMap, origin: HeaderValue, credentials: bool) {
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-    headers.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
+    if credentials {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
+    } else {
+        // Without an origin of its own choice it means nothing, and with ours it would mean everybody.
+        headers.remove(header::ACCESS_CONTROL_ALLOW_CREDENTIALS);
+    }
     headers.append(header::VARY, HeaderValue::from_static("Origin"));
 }

@@ -53,7 +53,8 @@ fn known(method: &Method, path: &str) -> Option<Vec<&'static str>> {
     let method = if method == Method::HEAD { &Method::GET } else { method };
     let own: &[&str] = match (method.as_str(), path) {
         // What a program inside, or the protocol of the events, takes.
-        (_, "/proxy/{port}/{*path}" | "/socket.io" | "/socket.io/") => return None,
+        (_, "/proxy/{port}" | "/proxy/{port}/" | "/proxy/{port}/{*path}") => return None,
+        (_, "/socket.io" | "/socket.io/") => return None,
         // Refused whatever it carries.
         (_, "/lsp/{*call}" | "/computeruse/{*call}") => return None,
         ("GET", "/sandbox") => return Some([&FILTERS[..], &["cursor", "verbose"]].concat()),

@@ -19,6 +19,7 @@ use super::error::plain;
 use super::traffic::Reached;
 use crate::border;
 use crate::door::known::read;
+use crate::door::size;
 use crate::door::table::{Needs, Table};
 use crate::interpreter::cell::{CHART, CellResult, DATA, SANDBOX_GONE};
 use crate::interpreter::{Cell, CellEvent, Context, ContextId, Events, InterpreterError, Language, NewContext};
@@ -70,7 +71,7 @@ type Answer = Result<Response, Response>;
 /// The body, whole.
 async fn whole(body: Body) -> Result<Bytes, Response> {
     let message = "the code is longer than 8 MiB: write it to a file and run that";
-    let read = axum::body::to_bytes(body, MAX_BODY).await;
+    let read = size::whole(body, MAX_BODY).await;
     read.map_err(|_| plain(StatusCode::PAYLOAD_TOO_LARGE, message))
 }
 

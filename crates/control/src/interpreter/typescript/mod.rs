@@ -199,7 +199,7 @@ fn understand(heard: Heard) -> Result<String, String> {
         _ if answer.len() > LONGEST_OUTPUT || last_words.contains(worker::TOO_LONG) => {
             format!("the TypeScript cell becomes more than {} KiB of JavaScript", LONGEST_OUTPUT >> 10)
         }
-        _ if last_words.contains("memory allocation") => format!(
+        _ if worker::NO_MEMORY.iter().any(|words| last_words.contains(words)) => format!(
             "the TypeScript cell takes more than {} MiB of memory to read: are there members of an enum that grow?",
             worker::MEMORY >> 20
         ),

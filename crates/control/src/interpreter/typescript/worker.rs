@@ -24,6 +24,10 @@ pub(super) const SECONDS: u64 = 2;
 pub(super) const JAVASCRIPT: u8 = b'J';
 pub(super) const REFUSAL: u8 = b'E';
 pub(super) const TOO_LONG: &str = "the answer is too long";
+/// The last words of a worker that got no more memory: std's, and those of the parser's strings, which panic instead, and
+/// of its arena.
+pub(super) const NO_MEMORY: [&str; 4] =
+    ["memory allocation", "Cannot allocate memory", "out of memory", "capacity overflow"];
 
 /// Reads a cell from standard input and writes what comes of it to standard output. To be called by `main` before anything
 /// else when the first argument is [`ARGUMENT`].

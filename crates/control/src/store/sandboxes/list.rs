@@ -37,11 +37,12 @@ impl Store {
             sql.push(" AND LOWER(name) LIKE ").bind(format!("{pattern}%")).push(" ESCAPE '\\'");
         }
         if !filter.labels.is_empty() {
-            // One look at each sandbox's labels: with an EXISTS for each label PostgreSQL plans for minutes.
-            sql.push(" AND (SELECT COUNT(*) FROM sandbox_labels l WHERE l.sandbox = s.id AND (");
+            // One look at each sandbox's labels: with an EXISTS for each label PostgreSQL plans for minutes, and with
+            // a condition for each SQLite finds the tree too deep.
+            sql.push(" AND (SELECT COUNT(*) FROM sandbox_labels l WHERE l.sandbox = s.id");
+            sql.push(" AND (l.label, l.value) IN (VALUES ");
             for (place, (label, value)) in filter.labels.iter().enumerate() {
-                sql.push(if place == 0 { "(l.label = " } else { " OR (l.label = " });
-                sql.bind(label).push(" AND l.value = ").bind(value).push(")");
+                sql.push(if place == 0 { "(" } else { ", (" }).bind(label).push(", ").bind(value).push(")");
             }
             sql.push(&format!(")) = {}", filter.labels.len()));
         }

@@ -77,15 +77,19 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     }
     // A Ctrl-C ends the sandbox, and then this, without leaving the bait behind.
     let signals = Signals::block(&ENDING)?;
-    let (mut groups, mut ways) = (Vec::new(), "");
+    let (mut groups, mut ways, mut removed) = (Vec::new(), "", Ok(()));
     if let Some(probes) = engine {
         (groups, ways) = engine::attack(&probes, &signals)?;
     }
     if let Some(probes) = doors {
-        groups.extend(doors::attack(&probes, &signals)?);
+        let (told, left) = doors::attack(&probes, &signals)?;
+        groups.extend(told);
+        removed = left;
     }
     groups.retain(|group| !group.told.is_empty());
-    report(arguments, &groups, ways)
+    let code = report(arguments, &groups, ways)?;
+    // Verdicts first: what was left behind does not change them.
+    removed.map(|()| code)
 }
 
 /// The probes of each part that are wanted: none at all, or an empty list for every one.

@@ -57,7 +57,8 @@ fn cut_again_and_again(store: &str, mut disk: PoweredDisk, mut database: Option<
         std::thread::scope(|scope| {
             let working: Vec<_> = clients.iter_mut().map(|client| scope.spawn(|| client.work())).collect();
             let operations = 20 + usize::try_from(random.below(60)).unwrap_or(0);
-            until("the load to go on", LIMIT, || {
+            // Every commit waits for a disk on a disk on a disk.
+            until("the load to go on", 4 * LIMIT, || {
                 line.begun.load(Ordering::SeqCst) >= operations || working.iter().any(|client| client.is_finished())
             });
             std::thread::sleep(Duration::from_micros(random.below(30_000)));

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use cove_testkit::Random;
 use cove_testkit::http::Answer;
 use cove_testkit::server::Api;
+use cove_testkit::wait::{LIMIT, until_some};
 use serde_json::{Value, json};
 
 const FILES: u64 = 24;
@@ -191,7 +192,13 @@ impl Client {
         let mut facts = 0;
         let get = |path: &str| self.api.json("GET", path, &[], None).expect("an answer");
         let Some(id) = &self.sandbox else { return 0 };
-        let found = get(&format!("/api/sandboxes/{id}")).expect_status(200).json();
+        // What was begun in the trouble may still be on its way.
+        let found = until_some("a lasting state", LIMIT, || {
+            let found = get(&format!("/api/sandboxes/{id}")).expect_status(200).json();
+            let state = found["state"].as_str().unwrap_or_default();
+            let lasts = state == "running" || !state.ends_with("ing");
+            lasts.then_some(found)
+        });
         assert!(matches!(found["state"].as_str(), Some("running" | "stopped")), "{}: {found}", self.name);
         if found["state"] == "stopped" {
             let url = format!("/api/sandboxes/{id}/start");
@@ -202,20 +209,22 @@ impl Client {
         self.label = vec![label];
         for (path, known) in &mut self.files {
             let answer = get(&format!("/api/sandboxes/{id}/files/content?path={path}"));
-            let found = (answer.status != 404).then_some(answer.body);
+            let status = answer.status;
+            assert!(matches!(status, 200 | 404), "{}: {path} of {id}: {status} {}", self.name, answer.text());
+            let found = (status == 200).then_some(answer.body);
             assert!(known.contains(&found), "{}: {path} of {id} has other bytes", self.name);
             *known = vec![found];
             facts += 1;
         }
         if let Some(session) = &self.session {
             let mut journal = String::new();
-            let mut after = 0;
+            let mut from = 1;
             loop {
-                let page = get(&format!("/api/sessions/{session}/journal?after={after}&limit=1000")).expect_status(200);
+                let page = get(&format!("/api/sessions/{session}/journal?seq={from}")).expect_status(200);
                 let page = page.json();
                 let entries = page.as_array().expect("a list");
                 let Some(last) = entries.last() else { break };
-                after = last["seq"].as_i64().expect("a number");
+                from = last["seq"].as_i64().expect("a number") + 1;
                 journal.push_str(&page.to_string());
             }
             for word in &self.words {

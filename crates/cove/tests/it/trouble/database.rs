@@ -8,8 +8,8 @@ use cove_testkit::{Random, TestServer};
 
 use super::{RECOVERY, health, look_for_everything, make_clients, rounds, under_load, until_unwell};
 
-/// Of a database that does not answer nobody waits longer.
-const ANSWERS: Duration = Duration::from_secs(12);
+/// Of a database that does not answer nobody waits longer: ten seconds for a statement, and what was begun is taken back.
+const ANSWERS: Duration = Duration::from_secs(20);
 
 #[test]
 fn a_database_that_is_killed_frozen_and_stopped_under_load_loses_nothing_and_the_server_recovers() {
@@ -22,13 +22,15 @@ fn a_database_that_is_killed_frozen_and_stopped_under_load_loses_nothing_and_the
     under_load(&server, &mut clients, || {
         until("some facts", RECOVERY, || {
             let page = server.request("GET", "/api/sandboxes?limit=100", None).expect_status(200).json();
-            page["items"].as_array().is_some_and(|items| items.len() >= 4)
+            // Those that come and go have no name.
+            let items = page["items"].as_array().expect("a list");
+            items.iter().filter(|item| item["name"].is_string()).count() >= 4
         });
     });
     let mut facts = 0;
     for _ in 0..rounds(10) {
+        let before: usize = clients.iter().map(|client| client.no).sum();
         for how in ["kill", "freeze", "stop"] {
-            let before: usize = clients.iter().map(|client| client.no).sum();
             under_load(&server, &mut clients, || {
                 std::thread::sleep(Duration::from_millis(random.below(500)));
                 match how {
@@ -45,10 +47,11 @@ fn a_database_that_is_killed_frozen_and_stopped_under_load_loses_nothing_and_the
                 }
                 until("the server to be well", RECOVERY, || health(&server).0 == 200);
             });
-            let refused: usize = clients.iter().map(|client| client.no).sum();
-            assert!(refused > before, "nobody noticed that the database was gone ({how})");
             facts += look_for_everything(&mut clients);
         }
+        // In one trouble alone all may have waited until it was over.
+        let refused: usize = clients.iter().map(|client| client.no).sum();
+        assert!(refused > before, "nobody noticed that the database was gone");
     }
     println!("{facts} facts found again");
     drop(server);

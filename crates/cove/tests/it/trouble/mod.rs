@@ -22,20 +22,31 @@ const RECOVERY: Duration = Duration::from_secs(60);
 fn under_load(server: &TestServer, clients: &mut [Client], story: impl FnOnce()) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        // Clients end with a story that fails, too: the scope waits for them.
+        let end = End(&over);
         let working: Vec<_> = clients.iter_mut().map(|client| scope.spawn(|| client.work(&over))).collect();
         story();
         until("the server to be well", RECOVERY, || health(server).0 == 200);
-        over.store(true, Ordering::SeqCst);
+        drop(end);
         for worker in working {
-            worker.join().expect("a client's story holds");
+            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
     });
+}
+
+/// Says that it is over when it goes.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 fn look_for_everything(clients: &mut [Client]) -> usize {
     std::thread::scope(|scope| {
         let looking: Vec<_> = clients.iter_mut().map(|client| scope.spawn(|| client.look())).collect();
-        looking.into_iter().map(|one| one.join().expect("every fact is there")).sum()
+        looking.into_iter().map(|one| one.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).sum()
     })
 }
 

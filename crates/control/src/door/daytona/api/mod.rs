@@ -15,10 +15,34 @@ mod snapshot;
 mod telemetry;
 mod volume;
 
+use axum::extract::{FromRequestParts, Path};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+
+use super::admit::Authenticated;
 use super::problem::Problem;
 use super::{Door, events};
 use crate::Scope;
 use crate::door::table::{Needs, Table};
+
+/// What would change something, if it were offered.
+const CHANGES: [&str; 4] = ["POST", "PUT", "PATCH", "DELETE"];
+
+/// The path names a sandbox of the caller's: 404 first where it does not, also for what is not offered.
+struct Own;
+
+impl FromRequestParts<Door> for Own {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, door: &Door) -> Result<Self, Problem> {
+        let Authenticated(caller) = Authenticated::from_request_parts(parts, door).await?;
+        let Path(id) = Path::<String>::from_request_parts(parts, door)
+            .await
+            .map_err(|rejection| Problem::api(StatusCode::BAD_REQUEST, "BAD_REQUEST", rejection.body_text()))?;
+        door.app.sandbox(&caller, &id).await?;
+        Ok(Own)
+    }
+}
 
 /// The routes and what each asks for.
 pub fn table() -> Table<Door> {
@@ -52,23 +76,25 @@ pub fn table() -> Table<Door> {
         .get("/sandbox/{id}/signing-key", act, links::signing_key)
         .post("/sandbox/{id}/signing-key/rotate", act, links::rotate_signing_key)
         .get("/sandbox/{id}/telemetry/metrics", look, telemetry::metrics)
-        .get("/sandbox/{id}/build-logs-url", look, no_builds)
-        .post("/sandbox/{id}/ssh-access", act, no_ssh)
-        .delete("/sandbox/{id}/ssh-access", act, no_ssh)
-        .post("/sandbox/{id}/fork", act, no_fork)
-        .post("/sandbox/{id}/snapshot", act, no_snapshots)
-        .put("/sandbox/{id}/secrets", act, no_secrets)
+        .get("/sandbox/{id}/build-logs-url", look, |_: Own| no_builds())
+        .post("/sandbox/{id}/ssh-access", act, |_: Own| no_ssh())
+        .delete("/sandbox/{id}/ssh-access", act, |_: Own| no_ssh())
+        .post("/sandbox/{id}/fork", act, |_: Own| no_fork())
+        .post("/sandbox/{id}/snapshot", act, |_: Own| no_snapshots())
+        .put("/sandbox/{id}/secrets", act, |_: Own| no_secrets())
         .get("/snapshots", look, snapshot::list)
         .post("/snapshots", act, no_snapshots)
         .get("/snapshots/{id}", look, snapshot::show)
         .delete("/snapshots/{id}", act, no_snapshots)
-        .any("/snapshots/{id}/{*what}", look, no_snapshots)
+        .get("/snapshots/{id}/{*what}", look, no_snapshots)
+        .on(&CHANGES, "/snapshots/{id}/{*what}", act, no_snapshots)
         .get("/volumes", look, volume::list)
         .post("/volumes", act, volume::none)
         .get("/volumes/{id}", look, volume::show)
         .delete("/volumes/{id}", act, volume::none)
         .get("/volumes/by-name/{name}", look, volume::show_by_name)
-        .any("/secret", look, no_secrets)
+        .get("/secret", look, no_secrets)
+        .on(&CHANGES, "/secret", act, no_secrets)
         .get("/secret/paginated", look, account::no_items)
         .delete("/secret/{id}", act, no_secrets)
         .get("/secret/{id}", look, no_secrets)

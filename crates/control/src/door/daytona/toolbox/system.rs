@@ -28,6 +28,8 @@ pub fn table() -> Table<()> {
         .post("/env", WRITE, set_env)
         // What listens there may do anything that it is asked to, whatever the method.
         .any("/proxy/{port}", WRITE, proxy)
+        // As links end: a wildcard does not match nothing.
+        .any("/proxy/{port}/", WRITE, proxy)
         .any("/proxy/{port}/{*path}", WRITE, proxy)
         .get("/port", READ, ports)
         .get("/port/{port}/in-use", READ, port_in_use)

@@ -15,20 +15,34 @@ const COMPILER: &str = " | base64 --decode | npx ts-node -O \"{\\\"module\\\":\\
 /// After the arguments.
 const CLOSING: &str = " 2>&1 | grep -vE \"npm notice\"'";
 
+/// Around the line, where Python's SDK sends it: variables, then the line itself in base64.
+const WRAPPING: &str = "sh -c \"";
+const WRAPPED: &str = "echo '";
+const UNWRAPPING: &str = "' | base64 -d | sh\"";
+
 /// The command line of an old SDK that runs TypeScript.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Command<'a> {
+pub struct Command {
     code: String,
     /// As the line has them, to be read by the same shell.
-    arguments: &'a str,
+    arguments: String,
+    /// What stands before the line in its wrapping; `None` without one.
+    exports: Option<String>,
 }
 
-impl<'a> Command<'a> {
-    pub fn of(line: &'a str) -> Option<Self> {
+impl Command {
+    pub fn of(line: &str) -> Option<Self> {
+        let wrapped = line.trim().strip_prefix(WRAPPING).and_then(|rest| rest.strip_suffix(UNWRAPPING));
+        let Some(wrapped) = wrapped else { return Self::plain(line) };
+        let (exports, text) = wrapped.rsplit_once(WRAPPED)?;
+        let command = Self::plain(&decoded(text)?)?;
+        Some(Command { exports: Some(exports.to_owned()), ..command })
+    }
+
+    fn plain(line: &str) -> Option<Self> {
         let (text, rest) = line.trim().strip_prefix(OPENING)?.split_once(COMPILER)?;
-        let arguments = rest.strip_suffix(CLOSING)?;
-        let code = String::from_utf8(STANDARD.decode(text).ok()?).ok()?;
-        Some(Command { code, arguments })
+        let arguments = rest.strip_suffix(CLOSING)?.to_owned();
+        Some(Command { code: decoded(text)?, arguments, exports: None })
     }
 
     /// The same for node alone, or what is wrong with the text.
@@ -39,8 +53,16 @@ impl<'a> Command<'a> {
         let code = strip(self.code).await?;
         let module = if is_module(&code) { "--input-type=module " } else { "" };
         let text = STANDARD.encode(&code);
-        Ok(format!("{OPENING}{text} | base64 -d | node {module}- {} 2>&1'", self.arguments))
+        let line = format!("{OPENING}{text} | base64 -d | node {module}- {} 2>&1'", self.arguments);
+        Ok(match self.exports {
+            Some(exports) => format!("{WRAPPING}{exports}{WRAPPED}{}{UNWRAPPING}", STANDARD.encode(line)),
+            None => line,
+        })
     }
+}
+
+fn decoded(text: &str) -> Option<String> {
+    String::from_utf8(STANDARD.decode(text).ok()?).ok()
 }
 
 /// JavaScript, or the message that node itself would have.
@@ -81,6 +103,16 @@ mod tests {
         let code = String::from_utf8(STANDARD.decode(text).unwrap()).unwrap();
         assert!(code.contains("const n = 1"), "{code}");
         assert_eq!(rest, "base64 -d | node - a b 2>&1'");
+    }
+
+    #[tokio::test]
+    async fn pythons_sdk_wraps_the_line_and_it_stays_wrapped() {
+        let inner = STANDARD.encode(line("const n: number = 1; console.log(n)", "a"));
+        let wrapped = format!("sh -c \"export A=$(echo 'Yg==' | base64 -d); echo '{inner}' | base64 -d | sh\"");
+        let ran = Command::of(&wrapped).unwrap().without_compiler(here).await.unwrap();
+        let rest = ran.strip_prefix("sh -c \"export A=$(echo 'Yg==' | base64 -d); echo '").unwrap();
+        let line = decoded(rest.strip_suffix("' | base64 -d | sh\"").unwrap()).unwrap();
+        assert!(line.ends_with("base64 -d | node - a 2>&1'"), "{line}");
     }
 
     #[tokio::test]

@@ -24,8 +24,8 @@ use super::error::{ApiError, plain};
 use super::known;
 use crate::border;
 use crate::door::known::read;
-use crate::door::parts;
 use crate::door::table::{Needs, Table};
+use crate::door::{parts, size};
 use crate::{App, Caller, Error, Scope};
 
 /// The control plane's routes and what each asks for.
@@ -106,7 +106,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
     }
 }
 
-/// Checks and counts the key that the route asks for.
+/// Checks and counts the key that the route asks for, and takes the body of who has it.
 async fn admit(State((app, needs)): State<(App, Needs)>, mut request: Request, next: Next) -> Response {
     if let Needs::Key(scope) = needs {
         let Some(secret) = secret(request.headers()) else {
@@ -122,6 +122,12 @@ async fn admit(State((app, needs)): State<(App, Needs)>, mut request: Request, n
             Ok(caller) => request.extensions_mut().insert(caller),
             Err(error) => return ApiError::from(error).into_response(),
         };
+        let (parts, body) = request.into_parts();
+        let bytes = match size::whole(body, border::MESSAGE).await {
+            Ok(bytes) => bytes,
+            Err(error) => return ApiError::from(error).into_response(),
+        };
+        request = Request::from_parts(parts, axum::body::Body::from(bytes));
     }
     next.run(request).await
 }

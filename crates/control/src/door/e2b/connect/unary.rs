@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode, header};
 
 use super::{Code, Encoding, Ending, MAX_MESSAGE, Message, RpcError, deadline};
+use crate::door::size;
 
 /// Runs `call` on the decoded request, within the client's deadline, and answers in the client's encoding.
 pub async fn answer<Q: Message, A: Message, F: Future<Output = Result<A, Ending>>>(
@@ -42,7 +43,7 @@ async fn read<Q: Message>(headers: &HeaderMap, body: Body, encoding: Encoding) -
         let message = format!("unknown compression '{coding}': send the message uncompressed");
         return Err(RpcError::new(Code::Unimplemented, message));
     }
-    let bytes = axum::body::to_bytes(body, MAX_MESSAGE).await.map_err(|_| {
+    let bytes = size::whole(body, MAX_MESSAGE).await.map_err(|_| {
         RpcError::new(Code::ResourceExhausted, format!("message is longer than the limit of {MAX_MESSAGE} bytes"))
     })?;
     encoding.decode(&bytes)

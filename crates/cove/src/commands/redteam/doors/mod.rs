@@ -79,16 +79,23 @@ pub fn has(name: &str) -> bool {
     families().iter().any(|family| family.probes.iter().any(|probe| probe.name == name))
 }
 
+/// What was found, and whether everything could be removed afterwards: the one does not depend on the other.
+pub type Attacked = (Vec<Group>, Result<(), Complaint>);
+
 /// Tries these probes, or all. The server and all that it held are removed, whatever happens.
-pub fn attack(names: &[String], signals: &Signals) -> Result<Vec<Group>, Complaint> {
+pub fn attack(names: &[String], signals: &Signals) -> Result<Attacked, Complaint> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Complaint::failed(format!("start a runtime: {error}")))?;
     let server = runtime.block_on(OwnServer::start(&std::env::current_exe()?))?;
     let told = attack_server(&server, names, signals);
-    runtime.block_on(server.finish())?;
-    told
+    let removed = runtime.block_on(server.finish());
+    match (told, removed) {
+        (Ok(groups), removed) => Ok((groups, removed)),
+        (Err(complaint), Ok(())) => Err(complaint),
+        (Err(complaint), Err(left)) => Err(complaint.hint(format!("and afterwards: {left}"))),
+    }
 }
 
 fn attack_server(server: &OwnServer, names: &[String], signals: &Signals) -> Result<Vec<Group>, Complaint> {

@@ -177,8 +177,18 @@ fn hosts() -> Vec<Probe> {
             "cannot_call_the_api_from_any_page",
             "a page that somebody visits acts with what their browser holds",
             |house| {
-                each(["/api/sandboxes", "/daytona/api/sandbox", "/e2b/sandboxes"].map(|path| {
-                    let asked = [("origin", "http://evil.example"), ("access-control-request-method", "POST")];
+                let origin = ("origin", "http://evil.example");
+                // Cookies are what a browser adds by itself, so none may stand for a key: Daytona's API may be called
+                // with credentials, because it looks at no cookie.
+                let cookie = format!("cove_token={0}; token={0}; api_key={0}; authorization={0}", house.key);
+                let apis = ["/api/sandboxes", "/daytona/api/sandbox", "/e2b/sandboxes"].map(|path| {
+                    let answer = house.send("GET", path, &[origin, ("cookie", cookie.as_str())], "");
+                    refused(&format!("GET {path} with cookies"), answer)
+                });
+                // A program inside may know its visitors by cookies.
+                let preview = format!("/daytona/preview/{}/8000/page", house.open);
+                let asked = [origin, ("access-control-request-method", "POST")];
+                let preflights = ["/api/sandboxes", "/e2b/sandboxes", preview.as_str()].map(|path| {
                     match house.send("OPTIONS", path, &asked, "") {
                         Ok(answer) if answer.header("access-control-allow-credentials").is_some() => {
                             lost(format!("OPTIONS {path} allows credentials of any page"))
@@ -186,7 +196,8 @@ fn hosts() -> Vec<Probe> {
                         Ok(answer) => held(format!("OPTIONS {path}: {}, no credentials", answer.status)),
                         Err(error) => held(format!("OPTIONS {path}: hung up ({error})")),
                     }
-                }))
+                });
+                each(apis.into_iter().chain(preflights))
             },
         ),
         Probe::new("cannot_send_a_browsers_credentials_to_a_daemon", "as above, to a sandbox's daemons", |house| {

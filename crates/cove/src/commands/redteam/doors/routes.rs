@@ -39,7 +39,7 @@ struct Count {
 /// All attempts, by door, who and spelling; and the doors through which something was woken.
 pub struct Walked {
     counts: BTreeMap<(usize, usize, bool), Count>,
-    woken: Vec<bool>,
+    woken: Vec<Option<bool>>,
 }
 
 impl Walked {
@@ -53,7 +53,7 @@ impl Walked {
         };
         let all = attempts(things);
         let mut line = Line::new(&house.address);
-        let (mut counts, mut woken) = (BTreeMap::<_, Count>::new(), Vec::new());
+        let (mut counts, mut woken) = (BTreeMap::<_, Count>::new(), Vec::<Option<bool>>::new());
         for (door, (_, at)) in DOORS.iter().enumerate() {
             for attempt in all.iter().filter(|attempt| attempt.at == *at) {
                 let who = WHO.iter().position(|(_, who)| *who == attempt.who).unwrap_or_default();
@@ -67,7 +67,9 @@ impl Walked {
                     Ok(_) | Err(_) => {}
                 }
             }
-            woken.push(!house.sleeps());
+            // Once awake it tells nothing of the doors that follow.
+            let before = woken.iter().all(|seen| *seen == Some(false));
+            woken.push(before.then(|| !house.sleeps()));
         }
         Walked { counts, woken }
     }
@@ -122,8 +124,9 @@ pub fn probes() -> Vec<Probe> {
         all.push(Probe::new(&format!("cannot_enter_{name}_by_another_spelling"), meaning, run));
         let meaning = "a stranger keeps sandboxes awake at their owner's cost";
         let run = move |house: &House| match house.walked.get_or_init(|| Walked::new(house)).woken[door] {
-            true => lost("a sandbox that slept is awake"),
-            false => held("what slept sleeps still"),
+            Some(true) => lost("a sandbox that slept is awake"),
+            Some(false) => held("what slept sleeps still"),
+            None => (Verdict::NotApplicable, "another door had woken the sandbox already".into()),
         };
         all.push(Probe::new(&format!("cannot_wake_a_sandbox_through_{name}"), meaning, run));
     }

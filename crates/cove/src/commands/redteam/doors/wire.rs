@@ -140,8 +140,13 @@ impl Line {
     }
 
     pub fn ask(&mut self, request: &str) -> io::Result<Answer> {
-        // The first may have been closed meanwhile.
-        self.try_once(request).or_else(|_| self.try_once(request))
+        match self.try_once(request) {
+            // The line may have been closed meanwhile; a server that is silent is not asked twice.
+            Err(error) if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                self.try_once(request)
+            }
+            told => told,
+        }
     }
 
     fn try_once(&mut self, request: &str) -> io::Result<Answer> {
