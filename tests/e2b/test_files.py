@@ -4,6 +4,7 @@ import gzip
 import io
 import urllib.error
 import urllib.request
+from importlib.metadata import version
 
 import pytest
 from conftest import needs_new_sdk, wait_for
@@ -186,10 +187,15 @@ def test_parts_of_a_file(server, sandbox):
     assert headers["Content-Encoding"] == "gzip" and gzip.decompress(body) == b"0123456789"
 
 
+LEAVES_OUT_THE_UNTYPED = tuple(map(int, version("e2b").split(".")[:2])) <= (2, 30)
+
+
 def test_one_link_in_a_circle_does_not_break_a_listing(sandbox):
     sandbox.commands.run("mkdir circle && cd circle && ln -s a b && ln -s b a && ln -s self self && ln -s /etc/passwd/x odd && echo 1 > file")
     listed = {entry.name: entry for entry in sandbox.files.list("circle")}
-    assert sorted(listed) == ["a", "b", "file", "odd", "self"]
+    # Earlier SDKs leave out what has no type of its own.
+    untyped = [] if LEAVES_OUT_THE_UNTYPED else ["a", "b", "odd", "self"]
+    assert sorted(listed) == sorted(["file", *untyped])
     assert listed["file"].type == FileType.FILE
     assert sandbox.files.get_info("circle/self").symlink_target == "/home/user/circle/self"
 

@@ -63,7 +63,7 @@ fn a_sandbox_that_fills_the_pool_gets_no_space_and_nothing_breaks() {
     put(&server, &other, "/home/user/note", b"here");
     let said =
         exec(&server, &id, "dd if=/dev/zero of=big bs=1M 2>&1 | tail -n 3; sync big; rm -f small; echo x > small");
-    assert!(said["stdout"].as_str().unwrap().contains("No space left"), "{said}");
+    assert!(said["stderr"].as_str().unwrap().contains("No space left"), "{said}");
     until_unwell(&server, "full");
     assert_eq!(get(&server, &other, "/home/user/note"), b"here");
     assert_eq!(exec(&server, &id, "rm big && sync . && echo gone")["stdout"], "gone\n");
