@@ -93,6 +93,10 @@ def before_call(context, case, kwargs):
     if turn % 50 == 0:
         tidy(keep={"box"})
         kept.pop("session", None)
+    # Longer than any maximum of ours, and short enough to come through as a URL at all.
+    for name, value in (case.query or {}).items():
+        if isinstance(value, str):
+            case.query[name] = value[:2000]
     if path.endswith(("/follow", "/watch")) and is_good(case, "query"):
         case.query = {**(case.query or {}), "for_seconds": 0}
     if isinstance(case.body, dict) and is_good(case, "body"):
