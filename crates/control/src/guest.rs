@@ -102,11 +102,19 @@ impl Guest {
         if let (Some(room), Request::Write { .. } | Request::TarIn { .. }) = (&self.room, request) {
             room().map_err(|error| Failure::new(FailureKind::Exhausted, error.to_string()))?;
         }
+        let frame = Frame::json(Kind::Request, request);
+        // A fault of the caller's, not of the sandbox.
+        if frame.payload.len() > frame::MAX_PAYLOAD {
+            let (bytes, most) = (frame.payload.len(), frame::MAX_PAYLOAD);
+            let message =
+                format!("the request has {bytes} bytes, and a sandbox takes {most} at most: send a file instead");
+            return Err(Failure::new(FailureKind::InvalidArgument, message).into());
+        }
         let pipe = self.connect.connect().await?;
         let (from, to) = tokio::io::split(pipe);
         let presence = self.attendance.as_ref().map(Attendance::begin);
         let mut operation = Operation { from: Receiver { from, room: None, _presence: presence }, to: Sender { to } };
-        operation.to.frame(&Frame::json(Kind::Request, request)).await?;
+        operation.to.frame(&frame).await?;
         Ok(operation)
     }
 

@@ -152,7 +152,9 @@ async fn another_organisations_things_are_not_there_on_any_route() {
         for method in ["get", "head", "options", "put", "post", "patch", "delete"] {
             let Some(operation) = item.get(method) else { continue };
             let verb = method.to_uppercase();
-            let body = body_for(template, &two.session).to_string();
+            // A call that takes no body refuses one before it looks at anything.
+            let takes_one = operation.get("requestBody").is_some();
+            let body = if takes_one { body_for(template, &two.session).to_string() } else { String::new() };
             if OPERATORS.contains(&(method, template.as_str())) {
                 let theirs = if template.starts_with("/organisations") { "default" } else { two.sandbox.as_str() };
                 let mut told = Vec::new();

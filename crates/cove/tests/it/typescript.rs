@@ -46,7 +46,11 @@ fn hostile_typescript_costs_its_own_cell_and_nobody_elses() {
         }
         let [grown, deep] = bombs.join().unwrap();
         let said = |answer: &serde_json::Value| answer["error"]["value"].as_str().unwrap_or_default().to_owned();
-        assert!(said(&grown).contains("more than 256 MiB of memory"), "{grown}");
+        // Whichever is met first; a debug build is slow.
+        assert!(
+            ["more than 256 MiB of memory", "more than 2 s"].iter().any(|limit| said(&grown).contains(limit)),
+            "{grown}"
+        );
         assert!(said(&deep).contains("nested too deeply") || said(&deep).contains("MiB of memory"), "{deep}");
     });
     let growth = peak(&server).saturating_sub(before);
