@@ -14,13 +14,13 @@ needs_the_program() {
     ((EUID == 0)) || die "the server wants root for its sandboxes" "sudo -E $0"
 }
 
-# The template `code-interpreter`, built with the program's own recipe; again when the recipe or Python changes.
+# The template `code-interpreter`, built of the program's own recipe; again when the recipe or Python changes.
 built_template() {
-    local recipe=$here/../../crates/cove/src/commands/template key
-    key=$(cat "$recipe"/build.rs "$recipe"/*.sh <(/usr/bin/python3 --version) | sha256sum | cut -c1-12)
+    local recipe=$here/../../crates/control/recipes/code-interpreter key
+    key=$(cat "$recipe"/* <(/usr/bin/python3 --version) | sha256sum | cut -c1-12)
     export COVE_TEMPLATES=$COVE_CACHE/templates-$key
     [ -e "$COVE_TEMPLATES/templates/code-interpreter.json" ] && return
-    PIP_CACHE_DIR=${PIP_CACHE_DIR:-$COVE_CACHE/pip} "$COVE_BIN" template build code-interpreter --data "$COVE_TEMPLATES" ||
+    "$here/../../scripts/built-template" "$COVE_BIN" "$COVE_TEMPLATES" code-interpreter ||
         die "cannot build the template code-interpreter" "look at the message above"
 }
 

@@ -14,6 +14,13 @@ from server import wait_for  # noqa: F401: the tests take it from here
 SDK = tuple(int(part) for part in re.findall(r"\d+", importlib.metadata.version("daytona"))[:2])
 
 needs_newest_sdk = applicable.needs(0, 220)
+
+# What `Image.debian_slim("3.12")` names. No test reaches a registry: here it is the host's own programs.
+ALIAS = "python:3.12.10-slim-bookworm"
+SETTINGS = f"""
+[images]
+aliases = "{ALIAS}=template:base"
+"""
 # Other packages that build on the SDK come with the newest one.
 collect_ignore = ["test_packages.py"] if SDK < (0, 220) else []
 
@@ -49,7 +56,9 @@ def server():
         data.mkdir()
         for name in ("layers", "templates"):
             (data / name).symlink_to(built / name)
-        server = Server(folder)
+        settings = pathlib.Path(folder) / "cove.toml"
+        settings.write_text(SETTINGS)
+        server = Server(folder, "--config", str(settings))
         os.environ.update(DAYTONA_API_URL=server.api, DAYTONA_API_KEY=server.key)
         try:
             yield server

@@ -1,10 +1,13 @@
 // The TypeScript SDK, unmodified, against the server that test_typescript.py started.
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
+import { mkdtempSync, writeFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 
-const { Daytona } = createRequire(process.env.DAYTONA_NODE_PACKAGES)('@daytonaio/sdk')
+const { Daytona, Image } = createRequire(process.env.DAYTONA_NODE_PACKAGES)('@daytonaio/sdk')
 const daytona = new Daytona()
 let sandbox
 
@@ -82,4 +85,54 @@ test('stop and start keep files', async () => {
   assert.equal(sandbox.state, 'stopped')
   await sandbox.start()
   assert.equal(String(await sandbox.fs.downloadFile('kept')), 'kept')
+})
+
+test('a declarative image with files of its own, built while its log is shown', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'cove-daytona-'))
+  writeFileSync(join(folder, 'small.txt'), 'sent')
+  // In more than one part.
+  writeFileSync(join(folder, 'large.bin'), randomBytes(12 << 20))
+  const mark = randomBytes(8).toString('hex')
+  const image = Image.base(process.env.DAYTONA_TEST_IMAGE)
+    .addLocalFile(join(folder, 'small.txt'), '/srv/small.txt')
+    .addLocalDir(folder, '/srv/folder')
+    .runCommands(`echo building ${mark}; sleep 2`)
+    .env({ MARK: mark })
+  const lines = []
+  const built = await daytona.create({ image }, { timeout: 150, onSnapshotCreateLogs: (text) => lines.push(text) })
+  try {
+    assert.match(lines.join('\n'), new RegExp(`building ${mark}`))
+    const said = await built.process.executeCommand('cat /srv/small.txt; echo -$MARK; wc -c < /srv/folder/large.bin')
+    assert.deepEqual(said.result.trim().split(/\s+/), [`sent-${mark}`, String(12 << 20)])
+  } finally {
+    await daytona.delete(built)
+  }
+})
+
+test('a snapshot is made, used and deleted', async () => {
+  const name = `ts-${randomBytes(4).toString('hex')}`
+  const made = await daytona.snapshot.create({ name, image: Image.base(process.env.DAYTONA_TEST_IMAGE).runCommands('echo ts > /home/user/made') }, { onLogs: () => {} })
+  assert.deepEqual([made.name, made.state], [name, 'active'])
+  const from = await daytona.create({ snapshot: name })
+  try {
+    assert.equal((await from.process.executeCommand('cat /home/user/made')).result, 'ts\n')
+  } finally {
+    await daytona.delete(from)
+  }
+  await daytona.snapshot.delete(await daytona.snapshot.get(name))
+  await assert.rejects(daytona.snapshot.get(name))
+})
+
+test('a volume is shared', async () => {
+  const volume = await daytona.volume.get(`ts-${randomBytes(4).toString('hex')}`, true)
+  const one = await daytona.create({ volumes: [{ volumeId: volume.id, mountPath: '/mnt/shared' }] })
+  const other = await daytona.create({ volumes: [{ volumeId: volume.name, mountPath: '/mnt/shared' }] })
+  try {
+    await one.fs.uploadFile(Buffer.from('shared'), '/mnt/shared/file')
+    assert.equal(String(await other.fs.downloadFile('/mnt/shared/file')), 'shared')
+  } finally {
+    await daytona.delete(one)
+    await daytona.delete(other)
+  }
+  await daytona.volume.delete(volume)
 })

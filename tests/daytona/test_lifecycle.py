@@ -127,11 +127,8 @@ def test_a_sandbox_grows(fresh):
 def test_what_is_not_there_is_said_by_name(daytona):
     with pytest.raises(Exception, match="snapshot nosuch not found"):
         daytona.create(CreateSandboxFromSnapshotParams(snapshot="nosuch"))
-    with pytest.raises(Exception, match="no template named nosuch:1"):
-        daytona.create(CreateSandboxFromImageParams(image="nosuch:1"))
-    assert daytona.volume.list() == []
-    with pytest.raises(Exception, match="volumes are not offered"):
-        daytona.volume.create("v")
+    with pytest.raises(Exception, match="build_failed|nosuch"):
+        daytona.create(CreateSandboxFromImageParams(image="registry.invalid/nosuch:1"))
     snapshots = daytona.snapshot.list()
     names = [one.name for one in getattr(snapshots, "items", snapshots)]
     assert "base" in names

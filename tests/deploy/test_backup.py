@@ -70,6 +70,25 @@ def test_what_was_saved_is_there_again(place, database):
         server.leave()
 
 
+@pytest.mark.parametrize("state", ["running", "paused"])
+def test_files_of_sandboxes_that_live_on_are_not_saved(place, state):
+    server = Server(place)
+    try:
+        _, box = server.ask("POST", "/api/sandboxes", server.key, {"name": "box"})
+        if state == "paused":
+            status, told = server.ask("POST", f"/api/sandboxes/{box['id']}/pause", server.key)
+            assert status < 300, told
+        server.stop()
+        done = subprocess.run([BACKUP, server.data, place / "saved"], capture_output=True, text=True)
+        assert done.returncode == 1
+        assert f"still run or are paused: {box['id']}" in done.stderr, done.stderr
+        assert not (place / "saved").exists()
+        server.start()
+    finally:
+        end_sandboxes(server)
+        server.leave()
+
+
 def test_a_directory_in_use_is_not_saved(place):
     server = Server(place)
     try:

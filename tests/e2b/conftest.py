@@ -33,6 +33,13 @@ class Server(support.Server):
         }
 
 
+# What the SDKs name where a registry would be asked: no test needs the internet.
+SETTINGS = """
+[images]
+aliases = "e2bdev/base=template:base, ubuntu:22.04=template:base"
+"""
+
+
 @contextlib.contextmanager
 def serving(templates=None):
     """A server that the SDKs find by their environment variables while it is there."""
@@ -42,7 +49,9 @@ def serving(templates=None):
             data.mkdir()
             for name in ("layers", "templates"):
                 (data / name).symlink_to(pathlib.Path(templates) / name)
-        server = Server(folder)
+        settings = pathlib.Path(folder) / "cove.toml"
+        settings.write_text(SETTINGS)
+        server = Server(folder, "--config", str(settings))
         before = {name: os.environ.get(name) for name in server.environment()}
         os.environ.update(server.environment())
         try:
@@ -94,3 +103,14 @@ def create(server):
 @pytest.fixture
 def sandbox(create):
     return create()
+
+
+@pytest.fixture
+def stranger(server):
+    """A key of another organisation."""
+    return server.another_organisation()
+
+
+def name(word):
+    """One that no other test has."""
+    return f"{word}-{os.urandom(4).hex()}"

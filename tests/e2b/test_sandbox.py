@@ -216,14 +216,6 @@ def test_the_sdk_knows_which_templates_exist(server):
     assert Template.exists("nobody") is False
 
 
-@needs_new_sdk
-def test_what_is_not_served_says_so(sandbox):
-    with pytest.raises(SandboxException, match="does not serve forks"):
-        sandbox.fork()
-    with pytest.raises(SandboxException, match="does not serve snapshots"):
-        sandbox.create_snapshot()
-
-
 def test_the_log_says_what_became_of_a_sandbox(server, create):
     sandbox = create()
     sandbox.kill()

@@ -116,6 +116,17 @@ def test_a_new_package_is_there_for_the_next_context(box):
     assert box.run_code("import fresh\nfresh.x", context=context).text == "5"
 
 
+def test_a_package_that_a_cell_installs_is_there_in_the_same_cell(built_server):
+    """The user's folder of packages is not there when the interpreter begins: pip makes it."""
+    sandbox = code_interpreter.Sandbox.create(timeout=60)
+    try:
+        install = "import os, site\np = site.getusersitepackages() + '/sudden'\n!mkdir -p {p} && echo 'x = 6' > {p}/__init__.py\n"
+        assert sandbox.run_code(install + "import sudden\nsudden.x").text == "6"
+        assert "pip 2" in "".join(sandbox.run_code("%pip --version").logs.stdout)
+    finally:
+        sandbox.kill()
+
+
 def test_what_python_reads_at_its_start_is_heeded(built_server):
     sandbox = code_interpreter.Sandbox.create(timeout=60, envs={"PYTHONPATH": "/opt/mine", "COLOUR": "blue"})
     try:

@@ -63,6 +63,7 @@ def sandbox():
 
 def session():
     if "session" not in kept:
+        tidy(keep={"box"})
         kept["session"] = ask("POST", "/api/sessions", {})["session_id"]
     return kept["session"]
 

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use cove_engine::SandboxId;
+use cove_protocol::SandboxId;
 use tokio::sync::{Mutex as AsyncMutex, MutexGuard};
 
 use crate::clock::{Clock, Timestamp};

@@ -12,18 +12,22 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
 use crate::activity::Activity;
+use crate::build::Builds;
 use crate::capacity::Capacity;
 use crate::clock::{Clock, Timestamp};
 use crate::config::Config;
 use crate::event::Bus;
 use crate::health::Said;
+use crate::image::outlet::Places;
+use crate::image::registries::Registries;
+use crate::image::turn::Turns as LayerTurns;
 use crate::interpreter::Interpreter;
 use crate::key::Organisation;
 use crate::key::cache::KeyCache;
 use crate::ledger::Ledger;
 use crate::lock::Locks;
 use crate::pool::Pools;
-use crate::provider::Provider;
+use crate::provider::{Provider, VolumeId};
 use crate::rate::Rates;
 use crate::right::Rights;
 use crate::right::budget::Budget;
@@ -32,9 +36,8 @@ use crate::sandbox::repair::Unfinished;
 use crate::sandbox::work::Looks;
 use crate::session::Live;
 use crate::store::{Dialect, Store};
-use crate::template::{self, Template};
 use crate::traffic::Traffic;
-use crate::{Caller, Error, identity, random};
+use crate::{Error, identity, random};
 
 /// How long changes under way may take once there are no more requests. The next server finishes what takes longer.
 const LAST_WORK: std::time::Duration = std::time::Duration::from_secs(2);
@@ -60,6 +63,8 @@ struct Parts {
     server: String,
     /// One lock for each sandbox: one change at a time.
     locks: Locks,
+    /// One lock for each volume.
+    volume_locks: Locks<VolumeId>,
     /// When each sandbox was last used.
     activity: Arc<Activity>,
     /// What sandboxes had used at the last sample, to distinguish work from waiting.
@@ -94,6 +99,12 @@ struct Parts {
     pools: Pools,
     /// Requests under way: what is made ahead waits for a pause.
     traffic: Traffic,
+    /// Builds of templates under way on this server.
+    builds: Builds,
+    /// Who is at the files of a layer on this server.
+    layer_turns: LayerTurns,
+    /// Exports that somebody reads.
+    exports: Places,
     /// Sessions with an execution under way.
     sessions: Live,
     /// An HTTP client for operators' requests: it reaches private addresses too.
@@ -131,7 +142,7 @@ impl App {
             Dialect::Postgres => Some(store.peer_secret().await?),
             Dialect::Sqlite => None,
         };
-        let interpreter = Interpreter::new(providers.values().cloned().collect());
+        let interpreter = Interpreter::new(providers.clone());
         let activity = Arc::new(Activity::new(clock.clone()));
         let app = App(Arc::new(Parts {
             store,
@@ -140,6 +151,7 @@ impl App {
             objects,
             server,
             locks: Locks::default(),
+            volume_locks: Locks::default(),
             activity,
             looks: Looks::default(),
             keys: KeyCache::default(),
@@ -157,6 +169,9 @@ impl App {
             unfinished: Unfinished::default(),
             pools: Pools::default(),
             traffic: Traffic::default(),
+            builds: Builds::new(&config.builds, Arc::new(Registries::new(&config)?)),
+            layer_turns: LayerTurns::default(),
+            exports: Places::default(),
             sessions: Live::default(),
             http: http_client()?,
             guarded: crate::neighbourhood::guarded_client(config.private_targets.clone())?,
@@ -245,19 +260,8 @@ impl App {
 
     /// Whether a provider's sandboxes are on this machine: then no other server can act on them.
     pub(crate) fn is_bound_to_host(&self, provider: &str) -> bool {
-        provider == "local"
-    }
-
-    pub async fn template(&self, caller: &Caller, name: &str) -> Result<Template, Error> {
-        let found = self.list_templates(caller).await?.into_iter().find(|template| template.answers_to(name));
-        found.ok_or_else(|| Error::not_found("template", name))
-    }
-
-    pub async fn list_templates(&self, caller: &Caller) -> Result<Vec<Template>, Error> {
-        let visible =
-            |template: &Template| template.organisation.as_ref().is_none_or(|owner| *owner == caller.organisation);
-        let all = template::built_in(&self.config().data, cove_engine::spec::Limits::default());
-        Ok(all.into_iter().filter(visible).collect())
+        // One that is not configured here may be another server's own.
+        self.provider(provider).map_or(true, |provider| provider.is_bound_to_host())
     }
 
     pub(crate) fn objects(&self) -> &Arc<dyn ObjectStore> {
@@ -266,6 +270,10 @@ impl App {
 
     pub(crate) fn locks(&self) -> &Locks {
         &self.0.locks
+    }
+
+    pub(crate) fn volume_locks(&self) -> &Locks<VolumeId> {
+        &self.0.volume_locks
     }
 
     pub(crate) fn activity(&self) -> &Arc<Activity> {
@@ -325,6 +333,18 @@ impl App {
         &self.0.pools
     }
 
+    pub fn builds(&self) -> &Builds {
+        &self.0.builds
+    }
+
+    pub(crate) fn layer_turns(&self) -> &LayerTurns {
+        &self.0.layer_turns
+    }
+
+    pub(crate) fn exports(&self) -> &Places {
+        &self.0.exports
+    }
+
     pub(crate) fn live_sessions(&self) -> &Live {
         &self.0.sessions
     }
@@ -368,6 +388,22 @@ impl App {
 
     pub(crate) fn tasks(&self) -> &TaskTracker {
         &self.0.tasks
+    }
+
+    /// Writes what must not be left out as often as it takes, while the disk is full or the database is away. Ends with the
+    /// server: its next start settles what is left.
+    pub(crate) async fn insist<F>(&self, what: &str, write: impl Fn() -> F)
+    where
+        F: Future<Output = Result<(), Error>>,
+    {
+        let mut pause = INSIST_FIRST;
+        while let Err(error) = write().await {
+            tracing::warn!(%error, detail = error.detail(), "{what}; trying again");
+            tokio::select! {
+                () = self.ending().cancelled() => return,
+                () = tokio::time::sleep(pause) => pause = (2 * pause).min(INSIST_MOST),
+            }
+        }
     }
 
     /// Runs to its end even when the caller no longer waits.

@@ -12,13 +12,16 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use cove_engine::SandboxId;
+use cove_protocol::SandboxId;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::config::Capacity as Limits;
 use crate::sandbox::state::Event;
 use crate::sandbox::{Sandbox, State};
 use crate::{App, Error};
+
+/// Copies of one request that a provider launches at one time, at most.
+const SIDE_BY_SIDE: u32 = 8;
 
 /// A guess of when something ends and there is room again.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -104,7 +107,13 @@ impl Capacity {
 
     /// Waits for a turn to launch.
     async fn turn(&self) -> Result<SemaphorePermit<'_>, Error> {
-        if let Ok(turn) = self.turns.try_acquire() {
+        self.turns_for(1).await
+    }
+
+    /// Waits for turns of so many launches that happen at one time, or of all that there are.
+    async fn turns_for(&self, launches: u32) -> Result<SemaphorePermit<'_>, Error> {
+        let launches = launches.min(self.limits.launches).max(1);
+        if let Ok(turn) = self.turns.try_acquire_many(launches) {
             return Ok(turn);
         }
         let place = self.waiting.fetch_add(1, Ordering::Relaxed);
@@ -113,7 +122,7 @@ impl Capacity {
             return Err(full(format!("{place} launches wait already; try again later")));
         }
         let patience = Duration::from_secs(self.limits.patience_seconds);
-        match tokio::time::timeout(patience, self.turns.acquire()).await {
+        match tokio::time::timeout(patience, self.turns.acquire_many(launches)).await {
             Ok(turn) => turn.map_err(|_| full("the server is about to end".into())),
             Err(_) => Err(full(format!("no turn to launch within {} s; try again later", patience.as_secs()))),
         }
@@ -144,6 +153,11 @@ impl App {
         self.check_disk(&sandbox.provider)?;
         self.admit_resized(sandbox, sandbox.limits.memory)?;
         self.capacity().turn().await.inspect_err(|_| self.capacity().release(&sandbox.id))
+    }
+
+    /// Turns for sandboxes that have their room and are launched together, of which the provider launches some at a time.
+    pub(crate) async fn turns_for(&self, sandboxes: usize) -> Result<SemaphorePermit<'_>, Error> {
+        self.capacity().turns_for(u32::try_from(sandboxes).unwrap_or(u32::MAX).min(SIDE_BY_SIDE)).await
     }
 
     /// Takes room for a sandbox with this much memory.
@@ -226,5 +240,11 @@ mod tests {
         assert_eq!(third.unwrap_err().to_string(), "1 launches wait already; try again later");
         drop(first);
         assert!(room.turn().await.is_ok());
+        // Who needs more turns than there are takes all of them.
+        let all = room.turns_for(8).await.unwrap();
+        assert_eq!(room.figures().launching, 1);
+        assert!(room.turn().await.is_err());
+        drop(all);
+        assert_eq!(room.figures().launching, 0);
     }
 }

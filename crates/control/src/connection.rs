@@ -8,6 +8,7 @@ mod crowd;
 mod frames;
 mod line;
 mod meter;
+mod unread;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -220,6 +221,38 @@ mod tests {
             assert!(closed.is_ok(), "{said:?} was waited for without end");
             assert_eq!(String::from_utf8_lossy(&heard).matches("200 OK").count(), answers, "{said:?}");
         }
+        ending.cancel();
+        serving.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_refusal_hears_a_small_request_out_and_the_connection_goes_on() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let ending = CancellationToken::new();
+        let (asked, mut refused) = tokio::sync::mpsc::channel(1);
+        let refuse = move || {
+            let asked = asked.clone();
+            async move {
+                asked.send(()).await.unwrap();
+                http::StatusCode::FORBIDDEN
+            }
+        };
+        let router = Router::new().route("/", get(async || "here").post(refuse));
+        let reception = Reception { router, rights: Arc::default(), crowd: Crowd::new(Default::default()) };
+        let serving = tokio::spawn(serve_patiently(listener, None, reception, ending.clone(), HEADER));
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let head = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 20000\r\n\r\n";
+        client.write_all(head.as_bytes()).await.unwrap();
+        // The handler has refused, and the body is still to come.
+        refused.recv().await.unwrap();
+        client.write_all(&[7; 20_000]).await.unwrap();
+        client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+        let mut heard = Vec::new();
+        let closed = tokio::time::timeout(Duration::from_secs(20), client.read_to_end(&mut heard)).await;
+        closed.expect("in time").expect("not reset");
+        let heard = String::from_utf8_lossy(&heard);
+        assert!(heard.contains("403 Forbidden") && heard.contains("200 OK"), "{heard}");
         ending.cancel();
         serving.await.unwrap();
     }

@@ -17,6 +17,8 @@ const QUOTA_AGAIN: Duration = Duration::from_secs(1);
 const DATABASE_AGAIN: Duration = Duration::from_secs(5);
 /// The server checks four times a second; somebody has to make room first.
 const FULL_AGAIN: Duration = Duration::from_secs(10);
+/// Somebody has to change the machine first.
+const UNFIT_AGAIN: Duration = Duration::from_secs(60);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -196,7 +198,7 @@ fn full(detail: &str) -> Error {
 impl From<ProviderError> for Error {
     fn from(error: ProviderError) -> Self {
         match error {
-            ProviderError::NotFound(id) => Error::not_found("sandbox", id.to_string()),
+            ProviderError::NotFound(handle) => Error::not_found("sandbox", handle.to_string()),
             ProviderError::Unsupported(message) => Error::Unsupported(message),
             ProviderError::Refused(message) => Error::invalid("sandbox", message),
             ProviderError::Exhausted(message) => Error::exhausted(message),
@@ -204,6 +206,7 @@ impl From<ProviderError> for Error {
                 tracing::error!(detail, "a disk of this server is full");
                 Error::Full("this server's disk is full; nothing was kept of the request".into())
             }
+            ProviderError::Unfit(message) => Error::Exhausted { message, retry_after: UNFIT_AGAIN },
             ProviderError::Failed(detail) => Error::internal(format!("provider: {detail}")),
         }
     }

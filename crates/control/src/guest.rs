@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cove_protocol::frame::{self, BULK, FILE_BULK};
+use cove_protocol::process::Command;
 use cove_protocol::{Control, Event, Failure, FailureKind, Frame, FrameError, Kind, Reply, Request};
+use futures::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
 
 use crate::activity::{Attendance, Presence};
@@ -57,12 +59,16 @@ impl From<FrameError> for GuestError {
 /// Says no where there is no room for what a request would bring.
 pub type Room = Arc<dyn Fn() -> Result<(), crate::Error> + Send + Sync>;
 
+/// Is done before a command, which it is told, is started; says no where that must not be.
+pub type Before = Arc<dyn Fn(&str) -> BoxFuture<'static, Result<(), crate::Error>> + Send + Sync>;
+
 #[derive(Clone)]
 pub struct Guest {
     connect: Arc<dyn Connect>,
     /// Where requests count as activity.
     attendance: Option<Attendance>,
     room: Option<Room>,
+    before: Option<Before>,
 }
 
 impl fmt::Debug for Guest {
@@ -73,7 +79,7 @@ impl fmt::Debug for Guest {
 
 impl Guest {
     pub fn new(connect: Arc<dyn Connect>) -> Self {
-        Guest { connect, attendance: None, room: None }
+        Guest { connect, attendance: None, room: None, before: None }
     }
 
     /// The same, with its requests counted as activity for as long as they take.
@@ -86,10 +92,28 @@ impl Guest {
         Guest { room: Some(room), ..self }
     }
 
+    /// The same, with something that is done before each command that is started.
+    pub fn preceded(self, before: Before) -> Self {
+        Guest { before: Some(before), ..self }
+    }
+
+    /// The same for processes of the server's own, which are nobody's commands.
+    pub fn unpreceded(&self) -> Self {
+        Guest { before: None, ..self.clone() }
+    }
+
+    /// Does what is to be done before a command. A start does so by itself; whoever has code run in a process that runs already
+    /// calls this first.
+    pub async fn precede(&self, command: &str) -> Result<(), GuestError> {
+        let Some(before) = &self.before else { return Ok(()) };
+        before(command).await.map_err(|error| Failure::new(FailureKind::Exhausted, error.to_string()).into())
+    }
+
     /// Sends the request and reads the one reply.
     pub async fn call(&self, request: &Request) -> Result<Reply, GuestError> {
+        self.prepare(request).await?;
         tokio::time::timeout(ANSWER_WITHIN, async {
-            let mut operation = self.send(request).await?;
+            let mut operation = self.begin(request).await?;
             operation.reply().await
         })
         .await
@@ -99,9 +123,26 @@ impl Guest {
     /// Sends the request; [`Operation::reply`] reads the reply later. For requests whose data comes before the reply
     /// (`Write`, `TarIn`, `Input`).
     pub async fn send(&self, request: &Request) -> Result<Operation, GuestError> {
-        if let (Some(room), Request::Write { .. } | Request::TarIn { .. }) = (&self.room, request) {
-            room().map_err(|error| Failure::new(FailureKind::Exhausted, error.to_string()))?;
+        self.prepare(request).await?;
+        self.begin(request).await
+    }
+
+    /// What this side has to do first, however long that takes: the guest has not been asked yet.
+    async fn prepare(&self, request: &Request) -> Result<(), GuestError> {
+        match request {
+            Request::Write { .. } | Request::TarIn { .. } => {
+                let room = self.room.as_ref().map_or(Ok(()), |room| room());
+                room.map_err(|error| Failure::new(FailureKind::Exhausted, error.to_string()).into())
+            }
+            Request::Start(spec) if self.before.is_some() => match &spec.command {
+                Command::Shell(line) => self.precede(line).await,
+                Command::Argv(words) => self.precede(&words.join(" ")).await,
+            },
+            _ => Ok(()),
         }
+    }
+
+    async fn begin(&self, request: &Request) -> Result<Operation, GuestError> {
         let frame = Frame::json(Kind::Request, request);
         // A fault of the caller's, not of the sandbox.
         if frame.payload.len() > frame::MAX_PAYLOAD {
@@ -120,8 +161,9 @@ impl Guest {
 
     /// Sends the request, reads the reply, and leaves the stream open.
     pub async fn open(&self, request: &Request) -> Result<(Reply, Operation), GuestError> {
+        self.prepare(request).await?;
         tokio::time::timeout(ANSWER_WITHIN, async {
-            let mut operation = self.send(request).await?;
+            let mut operation = self.begin(request).await?;
             let reply = operation.reply().await?;
             Ok((reply, operation))
         })

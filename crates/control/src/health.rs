@@ -4,11 +4,12 @@
 //! remembered, so that nobody is told of a disk as it was. Room is asked for before anything is begun that would take
 //! some, so that a full disk is met by those who would fill it and not by those who have something on it.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
 
-use crate::provider::{Health, Provider, Space};
+use crate::provider::{Health, Provider, Space, Trouble};
 use crate::{App, Error};
 
 /// One thing that was looked at.
@@ -36,30 +37,29 @@ impl Check {
     }
 }
 
-/// What was last said of the storage in the log.
+/// What was last said of each provider's storage in the log.
 #[derive(Default)]
-pub struct Said(Mutex<Option<String>>);
+pub struct Said(Mutex<BTreeMap<String, String>>);
 
 /// Why there is no room, if so: what has failed may be back in seconds, what is full waits for somebody.
-fn refusal(storage: Option<Health>, kept: u64) -> Result<(), Error> {
-    let Some(storage) = storage else { return Ok(()) };
-    match storage.refusal(kept) {
+fn refusal(storage: Option<Health>) -> Result<(), Error> {
+    match storage.and_then(|storage| storage.trouble) {
         None => Ok(()),
-        Some(sentence) if storage.broken.is_some() => Err(Error::exhausted(sentence)),
-        Some(sentence) => Err(Error::Full(sentence)),
+        Some(Trouble::Failed(sentence)) => Err(Error::exhausted(sentence)),
+        Some(Trouble::Full(sentence)) => Err(Error::Full(sentence)),
     }
 }
 
 impl App {
     /// Says no where a disk that a provider's sandboxes need has no room.
     pub(crate) fn check_disk(&self, provider: &str) -> Result<(), Error> {
-        refusal(self.provider(provider)?.storage(), self.config().capacity.free_disk)
+        refusal(self.provider(provider)?.storage(self.config().capacity.free_disk))
     }
 
     /// The same, for those who bring bytes later and in another place.
     pub(crate) fn disk_check(&self, provider: &Arc<dyn Provider>) -> Arc<dyn Fn() -> Result<(), Error> + Send + Sync> {
         let (provider, kept) = (Arc::clone(provider), self.config().capacity.free_disk);
-        Arc::new(move || refusal(provider.storage(), kept))
+        Arc::new(move || refusal(provider.storage(kept)))
     }
 
     /// Every part that this server cannot do without.
@@ -70,10 +70,10 @@ impl App {
         };
         let mut checks = vec![Check::new("database", database)];
         for provider in self.providers() {
-            let Some(storage) = provider.storage() else { continue };
-            let message = storage.refusal(self.config().capacity.free_disk);
+            let Some(storage) = provider.storage(self.config().capacity.free_disk) else { continue };
+            let message = storage.trouble.map(|trouble| trouble.sentence().to_owned());
             let check = Check::new("storage", message);
-            checks.push(Check { disk: Some(storage.host), pool: storage.pool, ..check });
+            checks.push(Check { disk: Some(storage.disk), pool: storage.pool, ..check });
         }
         checks
     }
@@ -81,15 +81,21 @@ impl App {
     /// Says in the log when storage comes to trouble, and when it is over.
     pub(crate) async fn watch_storage(&self) -> Result<(), Error> {
         for provider in self.providers() {
-            let now = provider.storage().and_then(|storage| storage.refusal(self.config().capacity.free_disk));
+            let now = provider.storage(self.config().capacity.free_disk).and_then(|storage| storage.trouble);
             let mut said = self.said().0.lock().expect("no panic while held");
+            let name = provider.name();
             // Sizes change with every look; whether there is trouble does not.
-            match (said.is_some(), &now) {
-                (false, Some(sentence)) => tracing::error!("{sentence}"),
-                (true, None) => tracing::info!("storage is in order again"),
+            match (said.contains_key(name), now) {
+                (false, Some(trouble)) => {
+                    tracing::error!(provider = name, "{}", trouble.sentence());
+                    said.insert(name.to_owned(), trouble.sentence().to_owned());
+                }
+                (true, None) => {
+                    tracing::info!(provider = name, "storage is in order again");
+                    said.remove(name);
+                }
                 _ => {}
             }
-            *said = now;
         }
         Ok(())
     }

@@ -12,6 +12,7 @@
 //! * [`store`]: one SQL for SQLite and PostgreSQL
 //! * [`provider`]: where sandboxes run; [`guest`]: talking to the daemon inside
 //! * [`interpreter`]: code that keeps its variables between calls
+//! * [`recipe`]: templates as data, built by the server like any other
 //! * [`border`]: how large anything may be that comes in
 //! * [`right`]: streams end with what opened them
 //! * [`door`]: the API dialects; [`serve`]: the sockets they listen on
@@ -25,9 +26,12 @@ pub mod app;
 pub mod archive;
 pub mod audit;
 pub mod border;
+pub mod build;
 pub mod capacity;
+pub mod check;
 pub mod clock;
 pub mod config;
+mod confine;
 mod connection;
 pub mod door;
 pub mod error;
@@ -37,6 +41,7 @@ pub mod guest;
 pub mod health;
 mod heavy;
 mod identity;
+pub mod image;
 pub mod interpreter;
 pub mod job;
 pub mod key;
@@ -51,18 +56,21 @@ pub mod pool;
 pub mod provider;
 pub mod random;
 pub mod rate;
+pub mod recipe;
 mod retention;
 pub mod right;
 pub mod sandbox;
 mod secret;
 pub mod serve;
 pub mod session;
+pub mod snapshot;
 pub mod store;
 pub mod template;
 pub mod tls;
 pub mod trace;
 mod traffic;
 pub mod usage;
+pub mod volume;
 pub mod webhook;
 
 pub use app::App;

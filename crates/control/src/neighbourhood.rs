@@ -6,17 +6,17 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use cove_engine::network::place::Places;
-use cove_engine::network::policy::{self, Decision, Destination, Ground, Place};
-use cove_engine::network::ranges::Class;
-use cove_engine::spec::{Egress, Network, Target};
+use cove_policy::place::Places;
+use cove_policy::policy::{self, Decision, Destination, Ground, Place};
+use cove_policy::ranges::Class;
+use cove_policy::{Egress, Network, Target};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 use crate::sandbox::NetworkPolicy;
 use crate::{App, Caller, Error, Scope};
 
 /// Why a tenant may not reach an address; `None` for public addresses and for those in `open`.
-fn refused(open: &[Target], address: IpAddr, port: u16) -> Option<Class> {
+pub(crate) fn refused(open: &[Target], address: IpAddr, port: u16) -> Option<Class> {
     let policy = Egress { allow: open.to_vec(), ..Egress::default() };
     // Without the routing table every address counts as the host's own.
     let place = Places::open().map_or(Place::ThisHost, |places| places.of(address));
@@ -45,10 +45,10 @@ enum Whose {
 }
 
 fn judge(network: &NetworkPolicy, open: &[Target], whose: Whose) -> Result<Network, Error> {
-    let engine = network.to_engine()?;
-    let Network::Full(egress) = &engine else { return Ok(engine) };
+    let wanted = network.to_network()?;
+    let Network::Full(egress) = &wanted else { return Ok(wanted) };
     if whose == Whose::Operators {
-        return Ok(engine);
+        return Ok(wanted);
     }
     let places = Places::open().map_err(|error| Error::internal(format!("ask the routing table: {error}")))?;
     for entry in &egress.allow {
@@ -60,7 +60,7 @@ fn judge(network: &NetworkPolicy, open: &[Target], whose: Whose) -> Result<Netwo
             )));
         }
     }
-    Ok(engine)
+    Ok(wanted)
 }
 
 /// A client for requests that tenants cause. It resolves names itself and checks the answer before it uses it, so a

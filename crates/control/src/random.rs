@@ -1,6 +1,6 @@
 //! Random ids, keys and tokens, which nobody can guess and which do not collide.
 
-use cove_engine::SandboxId;
+use cove_protocol::{LayerId, SandboxId, VolumeId};
 use rand::RngExt as _;
 
 const LETTERS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
@@ -24,6 +24,38 @@ pub fn sandbox_id() -> SandboxId {
     id.parse().expect("letters and digits of the right length are an id")
 }
 
+/// A new template's id.
+pub fn template_id() -> String {
+    letters(crate::template::ID_LENGTH)
+}
+
+/// A new volume's id.
+pub fn volume_id() -> VolumeId {
+    letters(VolumeId::LENGTH).parse().expect("letters and digits of the right length are an id")
+}
+
+/// The name of a layer that is named by nothing in it.
+pub fn layer_id() -> LayerId {
+    let mut bytes = [0; 32];
+    rand::rng().fill(&mut bytes[..]);
+    LayerId::new(bytes)
+}
+
+/// A UUID of version 4.
+pub fn uuid() -> String {
+    let mut bytes = [0; 16];
+    rand::rng().fill(&mut bytes[..]);
+    uuid_from(bytes)
+}
+
+/// A UUID that looks like one of version 4, of these bytes.
+pub fn uuid_from(mut bytes: [u8; 16]) -> String {
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let digits = hex::encode(bytes);
+    [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
+}
+
 /// An id of anything else: a word for its kind, and 16 letters.
 pub fn id(kind: &str) -> String {
     format!("{kind}_{}", letters(16))
@@ -41,6 +73,13 @@ pub fn token() -> String {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_build_is_named_by_a_uuid_of_version_4() {
+        let id = super::uuid();
+        assert!(crate::template::name::is_uuid(&id), "{id}");
+        assert_eq!((&id[14..15], super::uuid_from([0xff; 16]).as_str()), ("4", "ffffffff-ffff-4fff-bfff-ffffffffffff"));
+    }
+
     #[test]
     fn a_key_is_e2b_and_forty_hex_digits() {
         let key = super::api_key();

@@ -33,6 +33,9 @@ impl App {
         }
         if let Some(before) = self.long_ago(kept.destroyed_sandboxes_seconds) {
             self.in_batches(|| self.store().remove_destroyed(before)).await?;
+            // Kept as long: a sandbox's record names what it was started from, and what it had.
+            self.in_batches(|| self.store().remove_deleted_templates(before)).await?;
+            self.in_batches(|| self.store().remove_deleted_volumes(before)).await?;
         }
         Ok(())
     }

@@ -44,6 +44,7 @@ pub async fn run(
     }
     app.say_alive().await?;
     let jobs = app.take_up_jobs().await?;
+    app.take_up_builds().await?;
     let reconciled = app.reconcile().await?;
     tracing::info!(
         sandboxes = reconciled.sandboxes,
@@ -55,6 +56,8 @@ pub async fn run(
     );
     app.recount().await?;
     app.reckon_room().await?;
+    app.remove_workshops().await?;
+    app.look_at_recipes().await?;
     app.readopt_pools().await?;
     app.begin();
     let router = door::router(app.clone());

@@ -16,9 +16,9 @@ const START_HERE: &str = "Start here:
 signal N (Ctrl-C: 130).";
 
 /// The verbs, grouped as people look for them. A test checks that each verb is in one group.
-const GROUPS: [(&str, &[&str]); 6] = [
+const GROUPS: [(&str, &[&str]); 7] = [
     ("Without a server", &["run", "doctor", "redteam", "bench", "loadtest", "reset", "completions"]),
-    ("A server", &["serve", "config", "tls", "template"]),
+    ("A server", &["serve", "config", "tls"]),
     (
         "Sandboxes",
         &[
@@ -26,6 +26,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
             "rm",
         ],
     ),
+    ("Their files", &["template", "snapshot", "rollback", "fork", "volume", "fsck"]),
     ("Their settings", &["label", "rename", "resize", "network", "timers", "extend", "ports", "link"]),
     ("What happens", &["inspect", "explain", "events", "top", "usage", "audit", "jobs", "orphans"]),
     ("For an organisation", &["whoami", "keys", "orgs", "pools", "webhooks", "sessions", "providers"]),
@@ -61,6 +62,11 @@ pub enum Verb {
     Archive(commands::archive::Arguments),
     Recover(commands::recover::Arguments),
     Rm(commands::rm::Arguments),
+    Snapshot(commands::snapshot::Arguments),
+    Rollback(commands::rollback::Arguments),
+    Fork(commands::fork::Arguments),
+    Fsck(commands::fsck::Arguments),
+    Volume(commands::volume::Arguments),
     Label(commands::label::Arguments),
     Rename(commands::rename::Arguments),
     Resize(commands::resize::Arguments),
@@ -111,7 +117,9 @@ pub fn command() -> clap::Command {
             lines.push_str(&format!("  {verb:<12} {}\n", about.unwrap_or_default()));
         }
     }
-    command.help_template(format!("{{about}}\n\n{{usage-heading}} cove VERB …\n{lines}\n{{after-help}}\n"))
+    // What comes after has an empty line before it.
+    let lines = lines.trim_end();
+    command.help_template(format!("{{about}}\n\n{{usage-heading}} cove VERB …\n{lines}{{after-help}}\n"))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::complaint::Complaint;
+use crate::complaint::{Complaint, doing};
 
 /// An orderly end takes about a second, and three at most. A server that has not ended by then cannot end in order.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -22,7 +22,8 @@ pub fn told_to_end() -> Result<impl Future<Output = ()> + Send + 'static, Compla
     let ears = ears.map_err(|error| Complaint::failed(format!("start a runtime: {error}")))?;
     // Before anything is served: from now on signals are handled.
     let entered = ears.enter();
-    let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let catch = |kind| signal(kind).map_err(doing("catch signals"));
+    let (mut term, mut interrupt) = (catch(SignalKind::terminate())?, catch(SignalKind::interrupt())?);
     drop(entered);
     let listens = move || {
         ears.block_on(async {
@@ -40,7 +41,7 @@ pub fn told_to_end() -> Result<impl Future<Output = ()> + Send + 'static, Compla
             std::process::exit(STUCK);
         })
     };
-    std::thread::Builder::new().name("signals".into()).spawn(listens)?;
+    std::thread::Builder::new().name("signals".into()).spawn(listens).map_err(doing("start a thread"))?;
     Ok(async move {
         told.cancelled().await;
         tracing::info!("ending; sandboxes go on");

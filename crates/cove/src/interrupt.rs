@@ -5,7 +5,12 @@
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::complaint::Complaint;
+use crate::complaint::{Complaint, code};
+
+/// Nothing to say: the person knows. The code is a shell's for a program that the signal ended.
+pub fn interrupted_by(signal: i32) -> Complaint {
+    Complaint::silent().with_code(u8::try_from(128 + signal).unwrap_or(code::FAILED))
+}
 
 /// The work's result, or a silent complaint with 128 + the signal's number.
 pub async fn or_interrupted<T>(work: impl Future<Output = Result<T, Complaint>>) -> Result<T, Complaint> {
@@ -24,9 +29,6 @@ pub async fn or_interrupted<T>(work: impl Future<Output = Result<T, Complaint>>)
     let interrupted = futures::future::select_all(arrivals);
     tokio::select! {
         done = work => done,
-        (kind, _, _) = interrupted => {
-            let code = u8::try_from(128 + kind.as_raw_value()).unwrap_or(crate::complaint::code::FAILED);
-            Err(Complaint::silent().with_code(code))
-        }
+        (kind, _, _) = interrupted => Err(interrupted_by(kind.as_raw_value())),
     }
 }

@@ -4,7 +4,7 @@
 //! * [`cli`]: the verbs; [`commands`]: one file for each
 //! * [`complaint`]: errors with hints and exit codes, printed here and nowhere else; [`usage`]: those of the command line
 //! * [`render`], [`progress`], [`quantity`], [`terminal`]: what people see and write
-//! * [`measure`]: what `bench` and `loadtest` share
+//! * [`measure`]: a server for one measurement, and reports of it; from `cove-bench`, as `bench` and `loadtest` are
 //! * [`telemetry`]: the server's log, and traces for a collector
 //! * [`client`]: talks to a server; [`place`]: where files are
 //! * [`landing`], [`interrupt`]: files that arrive completely or not at all; [`reachable`]: what a sandbox may reach;
@@ -15,19 +15,13 @@
 mod cli;
 mod client;
 mod commands;
-mod complaint;
 mod complete;
 mod ending;
 mod interrupt;
-mod landing;
-mod measure;
 mod place;
 mod progress;
-mod quantity;
 mod reachable;
-mod render;
 mod telemetry;
-mod terminal;
 mod usage;
 
 use std::process::ExitCode;
@@ -36,6 +30,9 @@ use clap::FromArgMatches;
 use clap::error::ErrorKind;
 use cli::{Cli, Verb};
 use complaint::{Complaint, code};
+use cove_bench::measure;
+// What `cove-bench` has in common with this program; `crate::complaint` and the others are these.
+use cove_terminal::{complaint, landing, quantity, render, terminal};
 
 /// musl's allocator makes threads wait for each other.
 #[cfg(target_env = "musl")]
@@ -108,6 +105,11 @@ fn run(verb: &Verb) -> Result<u8, Complaint> {
         Verb::Archive(arguments) => commands::archive::run(arguments),
         Verb::Audit(arguments) => commands::audit::run(arguments),
         Verb::Jobs(arguments) => commands::jobs::run(arguments),
+        Verb::Snapshot(arguments) => commands::snapshot::run(arguments),
+        Verb::Rollback(arguments) => commands::rollback::run(arguments),
+        Verb::Fork(arguments) => commands::fork::run(arguments),
+        Verb::Fsck(arguments) => commands::fsck::run(arguments),
+        Verb::Volume(arguments) => commands::volume::run(arguments),
         Verb::Label(arguments) => commands::label::run(arguments),
         Verb::Link(arguments) => commands::link::run(arguments),
         Verb::Network(arguments) => commands::network::run(arguments),
@@ -141,7 +143,8 @@ fn parse() -> Result<Cli, Complaint> {
         if error.use_stderr() {
             let all = cli::command();
             let verb = std::env::args().nth(1).and_then(|word| all.find_subcommand(word).cloned());
-            return usage::complaint(&error, &all, verb.as_ref());
+            let part = std::env::args().nth(2);
+            return usage::complaint(&error, &all, verb.as_ref(), part.as_deref());
         }
         error.print().map_or_else(Complaint::from, |()| Complaint::silent())
     })

@@ -1,10 +1,17 @@
 //! Where files are on this machine.
 
 use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use cove_engine::kernel;
+
+pub use cove_terminal::program;
+
+/// In the data directory: the URL of its server.
+const ADDRESS: &str = "address";
 
 /// The data directory: the given one, or the usual place for this user.
 #[derive(Debug, Clone)]
@@ -36,6 +43,12 @@ impl Place {
         })
     }
 
+    /// Where the server of this directory listens, or last did; `None` where none has started yet.
+    pub fn server(&self) -> Option<String> {
+        let text = fs::read_to_string(self.data().join(ADDRESS)).ok()?;
+        Some(text.trim().to_owned()).filter(|url| url.starts_with("http://"))
+    }
+
     /// The directory of `cove run`. It is not the server's, because the server removes what it does not know. Nothing
     /// in it outlives its command, so a reboot may empty it, unless files must be on disk.
     pub fn ephemeral(&self, files: Files) -> PathBuf {
@@ -52,6 +65,16 @@ impl Place {
             (None, Files::OnDisk) => self.data().join("run-on-disk"),
         }
     }
+}
+
+/// Notes where the server of a data directory listens, for the verbs on the same machine.
+pub fn note_server(data: &Path, address: SocketAddr) -> io::Result<()> {
+    let address = match address.ip() {
+        IpAddr::V4(any) if any.is_unspecified() => SocketAddr::new(Ipv4Addr::LOCALHOST.into(), address.port()),
+        IpAddr::V6(any) if any.is_unspecified() => SocketAddr::new(Ipv6Addr::LOCALHOST.into(), address.port()),
+        _ => address,
+    };
+    cove_sys::replacement::replace(&data.join(ADDRESS), format!("http://{address}\n").as_bytes(), 0o644)
 }
 
 /// Root's directory for what a reboot may remove. On most hosts `/run` is in memory; where it is on a disk, every run

@@ -27,6 +27,34 @@ pub async fn waiting<T>(what: &str, work: impl Future<Output = T>) -> T {
     done
 }
 
+/// Work that says how far it is.
+pub struct Far {
+    bar: ProgressBar,
+}
+
+impl Far {
+    pub fn new(what: &str) -> Far {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+        bar.set_style(style("{spinner} {prefix} {msg} ({elapsed})"));
+        bar.set_prefix(one_line(what));
+        Far { bar }
+    }
+
+    pub fn tell(&self, text: &str) {
+        self.bar.set_message(one_line(text));
+        if self.bar.is_hidden() && self.bar.elapsed() >= PATIENCE {
+            self.bar.set_draw_target(target());
+        }
+        self.bar.tick();
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
 /// Bytes transferred; of how many, where that is known.
 pub struct Bytes {
     bar: ProgressBar,

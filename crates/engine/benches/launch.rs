@@ -95,6 +95,7 @@ fn open(data: &Path) -> Engine {
         data: data.to_owned(),
         spawning: Spawning::Processes { count, program },
         pool: POOL,
+        layers: None,
         waived: Vec::new(),
     };
     Engine::open(config).expect("an engine")
@@ -105,7 +106,7 @@ fn spec(storage: Storage) -> Spec {
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     Spec {
         id: format!("b{:09}{number:010}", std::process::id()).parse().expect("an id"),
-        root: Root::Base,
+        root: Root::base(),
         storage,
         durability: Durability::default(),
         limits: Limits { memory: 256 << 20, disk: Some(64 << 20), ..Limits::default() },

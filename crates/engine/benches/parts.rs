@@ -66,7 +66,7 @@ fn disks(rounds: usize) {
     file.write_all(&vec![7; 64 << 20]).and_then(|()| file.sync_data()).expect("write 64 MiB");
     drop(file);
     let clones: Vec<SandboxId> = (0..rounds.min(20)).map(|n| name(format!("{n:x>20}"))).collect();
-    let clone = |id: &SandboxId| drop(store.clone(&ids[0], id, &limits(100)).expect("clone"));
+    let clone = |id: &SandboxId| drop(store.clone_upper(&ids[0], id, &limits(100)).expect("clone"));
     row("clone with 64 MiB", clones.iter().map(|id| timed(|| clone(id))).collect());
     store.close().expect("close the pool");
 }

@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let program = std::env::current_exe()?;
     let workers = NonZeroUsize::new(parallel.min(2)).unwrap_or(NonZeroUsize::MIN);
     let spawning = Spawning::Processes { count: workers, program };
-    let engine = Engine::open(Config { data, spawning, pool, waived: cove_engine::Limit::ALL.to_vec() })?;
+    let engine = Engine::open(Config { data, spawning, pool, layers: None, waived: cove_engine::Limit::ALL.to_vec() })?;
     if std::env::var_os("WARM").is_some() {
         // Lets the pool fill, to measure launches alone.
         std::thread::sleep(std::time::Duration::from_millis(pool as u64 * 4));
@@ -62,7 +62,7 @@ fn once(engine: &Engine, number: usize) -> Result<(u128, u128), cove_engine::Err
     let id: SandboxId = format!("m{:09}{number:010}", std::process::id()).parse().expect("an id");
     let spec = Spec {
         id: id.clone(),
-        root: Root::Base,
+        root: Root::base(),
         storage: Storage::Memory,
         durability: Durability::default(),
         limits: Limits { memory: 256 << 20, disk: Some(64 << 20), ..Limits::default() },

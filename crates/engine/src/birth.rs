@@ -4,29 +4,33 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::OpenTreeFlags;
 use rustix::process::{Gid, Uid};
 
 use cove_sys::mount::{Attributes, Reach, set_attributes};
 
+use crate::base::USER;
 use crate::cgroup::Entry;
 use crate::cradle::Nest;
 use crate::error::Error;
 use crate::fence::Inside;
-use crate::house::Fresh;
 use crate::kernel::{self, COUNTS_BY_NAMESPACE};
 use crate::network::RESOLVER;
 use crate::pool::Identity;
 use crate::privilege::{self, Ids, Privilege};
 use crate::refused::{Refused, Step};
 use crate::seccomp::Rules;
+use crate::shelves::Found;
 use crate::spawner::handle::Spawners;
 use crate::spawner::wire::{Attach, AttachKind, Cgroup, Groups, Launch, Outgoing, Overlay, Request, Slot, Window};
-use crate::spec::{Access, Durability, Mount, Root, Spec, Storage};
-use crate::storage::Upper;
+use crate::spec::{Access, Durability, Mount, Source, Spec, Storage, Under};
+use crate::storage::{Store, Upper, read_beneath};
 use crate::user_namespace::{Maps, RANGE};
+
+/// A passwd file larger than this is nobody's list of users.
+const PASSWD: usize = 1 << 20;
 
 /// Everything a launch takes along; closed by the reaper when the sandbox runs.
 pub struct Birth {
@@ -34,13 +38,15 @@ pub struct Birth {
     pub network: OwnedFd,
     pub entry: Entry,
     pub nest: Nest,
+    /// The files of a sandbox in memory, with 0-based ids: nothing else leads to them once it runs.
+    pub in_memory: Option<OwnedFd>,
     storage: OwnedFd,
     overlays: Vec<Layered>,
     shown: Vec<Shown>,
     rules: Rules,
     memory_info: Option<OwnedFd>,
     boot_id: String,
-    fresh: Fresh,
+    files: Vec<(String, String)>,
     privilege: Privilege,
 }
 
@@ -59,22 +65,36 @@ struct Layered {
     work: &'static str,
 }
 
-/// Which layers there are, by path.
+/// Which layers there are, and what else the sandbox's files are made of.
 pub struct Layers<'a> {
     pub spec: &'a Spec,
+    /// Those of the spec, in its order.
+    pub over: &'a [Found],
     pub base: &'a Path,
     /// Directories of programs that the host keeps outside of `/usr`.
     pub unmerged: &'a [&'static str],
-    pub data: &'a Path,
-    pub fresh: Fresh,
+    /// Directories of ours: ids in them are 0-based, and no other user of the host gets there.
+    pub ours: &'a [PathBuf],
+    pub store: &'a Store,
+    /// Files that are written into the root before it is entered.
+    pub files: Vec<(String, String)>,
     pub privilege: Privilege,
+    /// Whether files in memory can be reached from outside as long as the sandbox lives.
+    pub reach: Reachable,
     /// What `/proc/meminfo` shows inside; the host's where no limit is enforced.
     pub memory: Option<u64>,
 }
 
+/// Whether the engine keeps a way to a sandbox's files in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reachable {
+    Yes,
+    No,
+}
+
 impl Birth {
     pub fn prepare(
-        layers: &Layers<'_>,
+        mut layers: Layers<'_>,
         upper: &Upper,
         identity: Identity,
         network: OwnedFd,
@@ -83,26 +103,27 @@ impl Birth {
         spawners: &Spawners,
     ) -> Result<Birth, Error> {
         let overlays = layers.overlays(layers.map(&identity))?;
-        let shown = layers.shown(&identity, spawners)?;
+        let shown = layers.shown(upper, &identity, spawners)?;
         let rules = layers.rules();
         // Files in memory are on a filesystem of their own, of the right size.
         let disk = layers.spec.limits.disk.filter(|_| layers.spec.storage == Storage::Disk);
         let memory_info = layers.memory.map(|memory| nest.memory_info(memory, disk)).transpose()?;
-        let storage = open_storage(upper, &identity, layers.map(&identity))?;
+        let (storage, in_memory) = open_storage(upper, &identity, layers.map(&identity), layers.reach)?;
         let boot_id = boot_id()?;
-        let (fresh, privilege) = (layers.fresh, layers.privilege);
+        let (files, privilege) = (std::mem::take(&mut layers.files), layers.privilege);
         Ok(Birth {
             identity,
             network,
             entry,
             nest,
+            in_memory,
             storage,
             overlays,
             shown,
             rules,
             memory_info,
             boot_id,
-            fresh,
+            files,
             privilege,
         })
     }
@@ -156,7 +177,7 @@ impl Birth {
             storage: pass(self.storage.as_fd())?,
             mounts,
             rules: self.rules,
-            files: if self.fresh == Fresh::Yes { identity_files(spec) } else { Vec::new() },
+            files: self.files.clone(),
             hostname: spec.hostname.clone(),
             first_id: self.identity.first_id,
             terminal_group: self.terminal_group(),
@@ -202,96 +223,179 @@ impl Layers<'_> {
 
     fn overlays(&self, map: Option<BorrowedFd<'_>>) -> Result<Vec<Layered>, Error> {
         let over_root = |lowers| Layered { target: "", lowers, upper: "root", work: "root-work" };
-        match &self.spec.root {
-            Root::Base | Root::BaseWith(_) => {
-                let over = if let Root::BaseWith(paths) = &self.spec.root { paths.as_slice() } else { &[] };
-                let paths = over.iter().map(PathBuf::as_path).chain([Path::new("/usr")]);
-                let usr = paths.map(|path| open_layer(path, map)).collect::<Result<_, _>>()?;
+        let mut root = self.parts("root", map)?;
+        match self.spec.root.under {
+            Under::Host => {
+                root.push(open_layer(self.base, map)?);
+                let mut usr = self.parts("usr", map)?;
+                usr.push(open_layer(Path::new("/usr"), map)?);
                 let usr = Layered { target: "usr", lowers: usr, upper: "usr", work: "usr-work" };
-                Ok(vec![over_root(vec![open_layer(self.base, map)?]), usr])
+                Ok(vec![over_root(root), usr])
             }
-            Root::Layers(paths) => {
-                let lowers = paths.iter().map(|path| open_layer(path, map)).collect::<Result<_, _>>()?;
-                Ok(vec![over_root(lowers)])
+            Under::Nothing if root.is_empty() => {
+                Err(Error::Invalid("none of these layers has files for the root of a sandbox".into()))
+            }
+            Under::Nothing => Ok(vec![over_root(root)]),
+        }
+    }
+
+    /// One folder of every layer that has it, top first.
+    fn parts(&self, name: &str, map: Option<BorrowedFd<'_>>) -> Result<Vec<OwnedFd>, Error> {
+        let mut parts = Vec::new();
+        for found in self.over {
+            if let Some(part) = found.layer.part(name)? {
+                let path = found.layer.path.join(name);
+                let mount = clone_directory(part.as_fd(), &path)?;
+                map_ids(&mount, Attributes::READ_ONLY.and(Attributes::NO_DEVICES), map, &path)?;
+                parts.push(mount);
             }
         }
+        Ok(parts)
     }
 }
 
 impl Layers<'_> {
     /// What the host shows of itself: folders that were asked for, and, on a host that has not merged them into
     /// `/usr`, the directories of programs and libraries.
-    fn shown(&self, identity: &Identity, spawners: &Spawners) -> Result<Vec<Shown>, Error> {
+    fn shown(&self, upper: &Upper, identity: &Identity, spawners: &Spawners) -> Result<Vec<Shown>, Error> {
         let mut shown = Vec::new();
-        if matches!(self.spec.root, Root::Base | Root::BaseWith(_)) {
+        if self.spec.root.under == Under::Host {
             for name in self.unmerged {
                 let mount = open_layer(&Path::new("/").join(name), self.map(identity))?;
                 shown.push(Shown { mount, target: (*name).into(), kind: AttachKind::Directory });
             }
         }
         for mount in &self.spec.mounts {
-            shown.push(self.show(mount, identity, spawners)?);
+            let mut attributes = Attributes::NO_SUID.and(Attributes::NO_DEVICES);
+            if mount.access == Access::ReadOnly {
+                attributes = attributes.and(Attributes::READ_ONLY);
+            }
+            let (clone, kind) = match &mount.source {
+                Source::Volume { volume, subpath } => {
+                    let owner = (identity.inside == Inside::Range).then(|| self.default_user(upper)).transpose()?;
+                    let subpath = subpath.as_deref().unwrap_or(Path::new(""));
+                    let folder = self.store.volume_folder(volume, subpath, owner)?;
+                    let shown = PathBuf::from(format!("volume {volume}"));
+                    let clone = clone_directory(folder.as_fd(), &shown)?;
+                    map_ids(&clone, attributes, self.map(identity), &shown)?;
+                    (clone, AttachKind::Directory)
+                }
+                Source::Path(source) => self.show(source, mount.access, attributes, upper, identity, spawners)?,
+            };
+            let target = mount.target.to_string_lossy().trim_start_matches('/').to_owned();
+            shown.push(Shown { mount: clone, target, kind });
         }
         Ok(shown)
     }
 
+    fn is_ours(&self, source: &Path) -> bool {
+        self.ours.iter().any(|place| source.starts_with(place))
+    }
+
     /// Other users cannot reach a volume of ours; they may reach other folders of the host.
     fn rules(&self) -> Rules {
-        let ours = |mount: &Mount| mount.source.canonicalize().is_ok_and(|source| source.starts_with(self.data));
-        let shares = |mount: &Mount| mount.access != Access::ReadOnly && !ours(mount);
+        let shares = |mount: &Mount| match &mount.source {
+            Source::Volume { .. } => false,
+            Source::Path(path) => {
+                mount.access != Access::ReadOnly && !path.canonicalize().is_ok_and(|source| self.is_ours(&source))
+            }
+        };
         if self.spec.mounts.iter().any(shares) { Rules::SharedFiles } else { Rules::Ordinary }
     }
 
-    fn show(&self, mount: &Mount, identity: &Identity, spawners: &Spawners) -> Result<Shown, Error> {
-        let source = mount.source.canonicalize().map_err(Error::file("mount", &mount.source))?;
+    /// A folder or file of the host.
+    fn show(
+        &self,
+        source: &Path,
+        access: Access,
+        attributes: Attributes,
+        upper: &Upper,
+        identity: &Identity,
+        spawners: &Spawners,
+    ) -> Result<(OwnedFd, AttachKind), Error> {
+        let source = source.canonicalize().map_err(Error::file("mount", source))?;
         let metadata = source.metadata().map_err(Error::file("mount", &source))?;
         let kind = if metadata.is_dir() { AttachKind::Directory } else { AttachKind::File };
         let clone = clone_mount(&source)?;
-        let mut attributes = Attributes::NO_SUID.and(Attributes::NO_DEVICES);
-        if mount.access == Access::ReadOnly {
-            attributes = attributes.and(Attributes::READ_ONLY);
-        }
-        if source.starts_with(self.data) || self.privilege != Privilege::Root {
-            // A volume of ours: ids in it are 0-based like a layer's, and nobody else of the host gets there. To an ordinary
-            // user's sandbox all files are as to that user.
+        if self.is_ours(&source) || self.privilege != Privilege::Root {
+            // Ids in it are 0-based like a layer's. To an ordinary user's sandbox all files are as to that user.
             map_ids(&clone, attributes, self.map(identity), &source)?;
         } else {
-            let maps =
-                Maps::folder(identity.first_id, number_of(&self.spec.default_user), metadata.uid(), metadata.gid());
+            let user = self.default_user(upper)?;
+            let maps = Maps::folder(identity.first_id, user, metadata.uid(), metadata.gid());
             let (_, descriptors) = spawners.call(&Request::UserNamespace(maps), &Outgoing::default())?;
             let map = descriptors.0.first().ok_or_else(|| Refused::new("receive a user namespace", Errno::BADMSG))?;
             match map_ids(&clone, attributes, Some(map.as_fd()), &source) {
                 // A filesystem without id maps can still be read, as world-readable files can.
-                Err(_) if mount.access == Access::ReadOnly => {
+                Err(_) if access == Access::ReadOnly => {
                     set_attributes(clone.as_fd(), Reach::One, attributes, None)
                         .step(&format!("make {} read-only", source.display()))?;
+                }
+                // Only this folder is unfit, not the host.
+                Err(error @ Error::NoIdMaps(_)) => {
+                    return Err(Error::Invalid(format!("cannot be written from a sandbox: {error}")));
                 }
                 other => other?,
             }
         }
-        let target = mount.target.to_string_lossy().trim_start_matches('/').to_owned();
-        Ok(Shown { mount: clone, target, kind })
+        Ok((clone, kind))
+    }
+
+    /// The number of the sandbox's default user, by the passwd file that it will see.
+    fn default_user(&self, upper: &Upper) -> Result<u32, Error> {
+        let name = self.spec.default_user.split(':').next().unwrap_or_default();
+        if let Some(number) = name.parse::<u32>().ok().filter(|number| *number < RANGE) {
+            return Ok(number);
+        }
+        let mut text = None;
+        if let Upper::Directories(directories) = upper {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let root = rustix::fs::open(&directories.root_upper, flags, Mode::empty()).step("open an upper")?;
+            text = read_beneath(&root, "etc/passwd", PASSWD);
+        }
+        for found in self.over {
+            if text.is_none()
+                && let Some(root) = found.layer.part("root")?
+            {
+                text = read_beneath(&root, "etc/passwd", PASSWD);
+            }
+        }
+        let named = text.as_deref().and_then(|text| number_in(&String::from_utf8_lossy(text), name));
+        match (named, name, self.spec.root.under) {
+            (Some(number), ..) => Ok(number),
+            (None, "root", _) => Ok(0),
+            // The built-in template's own.
+            (None, _, Under::Host) => Ok(USER),
+            (None, _, Under::Nothing) => Err(Error::Invalid(format!(
+                "user {name:?}, to whom the mounted folders shall belong, is not in the image's /etc/passwd"
+            ))),
+        }
     }
 }
 
-/// The number of a sandbox's default user: names of a template's own are taken for the ordinary one.
-fn number_of(user: &str) -> u32 {
-    let name = user.split(':').next().unwrap_or(user);
-    match name {
-        "root" => 0,
-        _ => name.parse().ok().filter(|number| *number < RANGE).unwrap_or(1000),
-    }
+/// The number of a user in a passwd file. A sandbox wrote it: only what fits its range counts.
+fn number_in(passwd: &str, name: &str) -> Option<u32> {
+    let mut numbers = passwd.lines().filter_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next()? == name).then(|| fields.nth(1)?.parse().ok()).flatten()
+    });
+    numbers.find(|number| *number < RANGE)
 }
 
 /// The sandbox's name and its resolver; written into a new one.
-fn identity_files(spec: &Spec) -> Vec<(String, String)> {
-    let hosts =
-        format!("127.0.0.1\tlocalhost\n127.0.1.1\t{}\n::1\tlocalhost ip6-localhost ip6-loopback\n", spec.hostname);
+pub fn identity_files(spec: &Spec) -> Vec<(String, String)> {
     vec![
         ("etc/hostname".into(), format!("{}\n", spec.hostname)),
-        ("etc/hosts".into(), hosts),
+        (HOSTS.into(), hosts(&spec.hostname)),
         ("etc/resolv.conf".into(), format!("nameserver {RESOLVER}\noptions timeout:5 attempts:2\n")),
     ]
+}
+
+/// Where a sandbox finds names without asking anybody.
+pub const HOSTS: &str = "etc/hosts";
+
+pub fn hosts(hostname: &str) -> String {
+    format!("127.0.0.1\tlocalhost\n127.0.1.1\t{hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n")
 }
 
 /// A random UUID, as the kernel writes its own: a sandbox that starts again has booted again, and no two are taken for one
@@ -306,6 +410,11 @@ fn boot_id() -> Result<String, Error> {
     Ok(format!("{}-{}-{}-{}-{}\n", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
 }
 
+/// Whether a sandbox with these ids can be shown these directories; the error names the first that it cannot.
+pub fn try_layers(paths: &[&Path], map: BorrowedFd<'_>) -> Result<(), Error> {
+    paths.iter().try_for_each(|path| open_layer(path, Some(map)).map(drop))
+}
+
 /// A detached, read-only copy of the mount that holds `path`, rooted there, with the sandbox's ids.
 fn open_layer(path: &Path, map: Option<BorrowedFd<'_>>) -> Result<OwnedFd, Error> {
     let layer = clone_mount(path)?;
@@ -313,24 +422,34 @@ fn open_layer(path: &Path, map: Option<BorrowedFd<'_>>) -> Result<OwnedFd, Error
     Ok(layer)
 }
 
-fn open_storage(upper: &Upper, identity: &Identity, map: Option<BorrowedFd<'_>>) -> Result<OwnedFd, Error> {
+/// The storage's mount, and a second one of files in memory, which the ids are not mapped on.
+fn open_storage(
+    upper: &Upper,
+    identity: &Identity,
+    map: Option<BorrowedFd<'_>>,
+    reach: Reachable,
+) -> Result<(OwnedFd, Option<OwnedFd>), Error> {
     match upper {
         Upper::Memory(tmpfs) => {
             let mount = tmpfs.mount()?;
+            // Before Linux 6.15 a mount that is nowhere attached cannot be had twice: then nobody captures these files.
+            let mut second =
+                (reach == Reachable::Yes).then(|| clone_directory(mount.as_fd(), Path::new("tmpfs")).ok()).flatten();
             match map_ids(&mount, Attributes::NO_DEVICES, map, Path::new("tmpfs")) {
                 // Before Linux 6.3 a tmpfs has no id maps. Nobody else ever sees this one: it can as well belong to the range.
-                Err(Error::Refused(refused)) if refused.errno == Errno::INVAL.raw_os_error() => {
+                Err(Error::NoIdMaps(_)) => {
+                    second = None;
                     give_to(&mount, identity.first_id)?;
                 }
                 other => other?,
             }
-            Ok(mount)
+            Ok((mount, second))
         }
         Upper::Directories(directories) => {
             let parent = directories.root_upper.parent().unwrap_or(&directories.root_upper);
             let mount = clone_mount(parent)?;
             map_ids(&mount, Attributes::NO_DEVICES, map, parent)?;
-            Ok(mount)
+            Ok((mount, None))
         }
     }
 }
@@ -346,32 +465,34 @@ fn give_to(mount: &OwnedFd, first_id: u32) -> Result<(), Error> {
 
 fn clone_mount(path: &Path) -> Result<OwnedFd, Error> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let opened = rustix::mount::open_tree(CWD, path, flags);
-    opened.map_err(|errno| match errno {
+    rustix::mount::open_tree(CWD, path, flags).map_err(explain_clone(path))
+}
+
+/// The same of an open directory; `path` is for people.
+fn clone_directory(directory: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Error> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    rustix::mount::open_tree(directory, "", flags).map_err(explain_clone(path))
+}
+
+fn explain_clone(path: &Path) -> impl FnOnce(Errno) -> Error {
+    move |errno| match errno {
         // What is mounted below it was there before this user's mount namespace, and what lies beneath may not be laid open.
         Errno::INVAL if !privilege::is_host_root() => Error::Invalid(format!(
             "{} holds mounts of the host, which an ordinary user cannot leave out; choose a folder without any",
             path.display()
         )),
         errno => Error::file("open layer", path)(errno.into()),
-    })
+    }
 }
 
 fn map_ids(mount: &OwnedFd, attributes: Attributes, map: Option<BorrowedFd<'_>>, path: &Path) -> Result<(), Error> {
     let mapped = set_attributes(mount.as_fd(), Reach::One, attributes, map);
-    Ok(mapped.step(&format!("map the sandbox's ids onto {}", path.display())).map_err(explain)?)
-}
-
-/// EINVAL here has one meaning that people can act on.
-fn explain(refused: Refused) -> Refused {
-    if refused.errno == Errno::INVAL.raw_os_error() {
-        let step = format!(
-            "{} (its filesystem has no id-mapped mounts: ext4, xfs and btrfs do, tmpfs since Linux 6.3)",
-            refused.step
-        );
-        return Refused { step, ..refused };
-    }
-    refused
+    let step = || format!("map the sandbox's ids onto {}", path.display());
+    mapped.map_err(|errno| match errno {
+        // With a map EINVAL has one meaning (mount_setattr(2)), and people can act on it.
+        Errno::INVAL if map.is_some() => Error::NoIdMaps(path.to_owned()),
+        errno => Refused::new(step(), errno).into(),
+    })
 }
 
 /// What the guest finds in its environment.
@@ -382,4 +503,18 @@ fn configuration(spec: &Spec) -> String {
         "default_cwd": spec.default_cwd,
     });
     text.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_found_by_the_images_own_list() {
+        let passwd =
+            "root:x:0:0:root:/root:/bin/sh\nnode:x:1001:1001::/home/node:\nhuge:x:70000:1::/:\nhuge:x:33:33::/:\nbad\n";
+        assert_eq!(number_in(passwd, "node"), Some(1001));
+        assert_eq!(number_in(passwd, "huge"), Some(33), "only what the range has counts");
+        assert_eq!((number_in(passwd, "bad"), number_in(passwd, "user"), number_in("", "root")), (None, None, None));
+    }
 }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use cove_protocol::Request as GuestRequest;
 use cove_sys::clone::SingleThreaded;
 
+use crate::cgroup::Group;
 use crate::error::Error;
 use crate::hold::{Hold, Limit};
 use crate::house::{Adopted, Greeting, House, Leashes};
@@ -24,8 +25,9 @@ use crate::reaper::{Age, Reaper, Task};
 use crate::refused::{Refused, Step};
 use crate::spawner::handle::{Again, Spawner, Spawners};
 use crate::spawner::wire::{Outgoing, Request};
-use crate::spec::{Egress, Limits, Network, SandboxId, Spec, Storage, Verdict};
+use crate::spec::{Egress, LayerId, Limits, Network, Root, SandboxId, Spec, Storage, Verdict, VolumeId};
 use crate::state::{Aside, Ended, Found, LargestProcess, Running, Usage};
+use crate::storage::{Against, Checked, Digest, Draft, HeldLayer, LayerInfo, Sealed, Watch};
 use crate::{guest_line, guest_program, storage};
 
 /// How long the kernel may take to end what was killed.
@@ -38,6 +40,8 @@ pub struct Config {
     pub spawning: Spawning,
     /// How many namespaces of each kind are kept ready.
     pub pool: usize,
+    /// Another data directory, whose layers sandboxes here may start from as well.
+    pub layers: Option<PathBuf>,
     /// Limits that nobody asked for: where an ordinary user's host cannot hold them they are dropped instead of refused.
     pub waived: Vec<Limit>,
 }
@@ -89,10 +93,17 @@ impl Engine {
             Leashes::None => Reaper::start(carry_out)?,
         };
         let filler = filler.map(|start| Filler::start(Arc::clone(&house.pool), start)).transpose()?;
-        if leashes == Leashes::Held {
-            house.sweep_dead()?;
+        match leashes {
+            Leashes::Held => house.sweep_dead()?,
+            Leashes::None => house.take_in_old_layers()?,
         }
         Ok(Engine { house, reaper, departures: Mutex::new(Some(departures)), _filler: filler })
+    }
+
+    /// For a server, before it serves: fails where no launch can succeed, because the host's files are on a filesystem
+    /// without id-mapped mounts.
+    pub fn check_host(&self) -> Result<(), Error> {
+        self.house.check_layers()
     }
 
     /// Starts a new sandbox, or one whose files an earlier life left; returns when its guest answers.
@@ -126,6 +137,8 @@ impl Engine {
         self.settle()?;
         let live = self.house.running(id)?;
         live.expect_end();
+        // A capture that is under way is finished; no other begins.
+        drop(live.stillness());
         live.thaw()?;
         let request = GuestRequest::Shutdown { grace_ms: u64::try_from(grace.as_millis()).unwrap_or(u64::MAX) };
         // A guest that does not hear is killed like one that does not end in time.
@@ -141,17 +154,23 @@ impl Engine {
 
     /// No process of it moves until [`Engine::resume`].
     pub fn pause(&self, id: &SandboxId) -> Result<(), Error> {
-        Ok(self.house.running(id)?.group()?.freeze()?)
+        let live = self.house.running(id)?;
+        let _alone = live.stillness();
+        Ok(live.group()?.freeze()?)
     }
 
     pub fn resume(&self, id: &SandboxId) -> Result<(), Error> {
-        Ok(self.house.running(id)?.group()?.thaw()?)
+        let live = self.house.running(id)?;
+        let _alone = live.stillness();
+        Ok(live.group()?.thaw()?)
     }
 
     /// Ends all processes of a sandbox at once; returns when they are gone. Its mounts are taken down in the background. Files stay.
     pub fn end(&self, id: &SandboxId) -> Result<(), Error> {
         let live = self.house.running(id)?;
         live.expect_end();
+        // A capture that is under way is finished; no other begins.
+        drop(live.stillness());
         let mounts = live.mounts();
         live.kill()?;
         self.reaper.see_off(&live, KILL_PATIENCE);
@@ -165,11 +184,18 @@ impl Engine {
     /// Ends a sandbox at once and removes everything of it. Returns when its processes are gone; mounts are taken down
     /// and files deleted in the background. Fine to call for what is gone.
     pub fn destroy(&self, id: &SandboxId) -> Result<(), Error> {
-        match self.end(id) {
-            Ok(()) | Err(Error::NotRunning(_) | Error::NotFound(_)) => {}
-            Err(error) => return Err(error),
+        loop {
+            match self.end(id) {
+                Ok(()) | Err(Error::NotRunning(_) | Error::NotFound(_)) => {}
+                Err(error) => return Err(error),
+            }
+            let _turn = self.house.turns.take(id);
+            // A launch that was under way has made it run meanwhile.
+            if !self.house.lock().contains_key(id) {
+                self.house.erase(id)?;
+                break;
+            }
         }
-        self.house.erase(id)?;
         // After the mounts are let go: what is deleted is mounted nowhere any more.
         self.reaper.give(Task::EmptyTrash);
         Ok(())
@@ -192,9 +218,10 @@ impl Engine {
         }
         if self.house.privilege != Privilege::Root && spec.limits.pids != limits.pids && self.house.running(id).is_ok()
         {
-            return Err(Error::Invalid(format!(
-                "sandbox {id} runs: the limit on its processes was set at its birth; stop it to change it"
-            )));
+            return Err(Error::Invalid(
+                "the limit on its processes was set when it started; stop it, change the limit, and start it again"
+                    .into(),
+            ));
         }
         if spec.storage == Storage::Memory && spec.limits.disk != limits.disk {
             return Err(Error::Invalid("the size of files in memory cannot change while the sandbox lives".into()));
@@ -231,9 +258,9 @@ impl Engine {
                 Network::Full(nobody)
             }
             (Network::None, Network::Full(_)) => {
-                return Err(Error::Invalid(format!(
-                    "sandbox {id} was started without a network; stop it to give it one, and start it again"
-                )));
+                return Err(Error::Invalid(
+                    "it was started without a network; stop it, give it one, and start it again".into(),
+                ));
             }
         };
         self.house.records.write_spec(&spec)
@@ -256,6 +283,12 @@ impl Engine {
     /// Who held most memory when a running sandbox was last short of it.
     pub fn largest_process(&self, id: &SandboxId) -> Option<LargestProcess> {
         self.house.largest_process(id)
+    }
+
+    /// How often a running sandbox was refused a process because it had all that it may have; 0 where that is unknown.
+    pub fn refused_processes(&self, id: &SandboxId) -> u64 {
+        let live = self.house.running(id).ok();
+        live.and_then(|live| live.group.as_ref().map(Group::refused_processes)).unwrap_or(0)
     }
 
     /// Every sandbox on disk, running or not. Those that run and are not held yet, because an earlier engine started
@@ -370,11 +403,8 @@ impl Engine {
         }
         let limits = self.house.records.spec(id)?.map(|spec| self.house.limits(&spec));
         let unlimited = Limits { disk: None, ..Limits::default() };
-        match self.house.store.export(id, &limits.unwrap_or(unlimited), writer) {
-            Ok(_) => Ok(()),
-            Err(storage::Error::NotFound(id)) => Err(Error::NotFound(id)),
-            Err(error) => Err(error.into()),
-        }
+        self.house.store.export(id, &limits.unwrap_or(unlimited), writer)?;
+        Ok(())
     }
 
     /// The reverse: a stopped sandbox out of a tar stream. What was there under its id gives way; a stream that is
@@ -386,12 +416,141 @@ impl Engine {
         }
         self.destroy(&spec.id)?;
         self.house.records.write_spec(spec)?;
-        let filled = self.house.store.import(&spec.id, &spec.limits, reader);
+        // As at a launch: where a limit cannot be held, its files come back without it.
+        let filled = self.house.store.import(&spec.id, &self.house.limits(spec), reader);
         if filled.is_err() {
             // The first error is the one to tell; what stays is found by the sweep.
             let _ = self.destroy(&spec.id);
         }
         filled.map(|_| ()).map_err(Error::from)
+    }
+
+    /// What a sandbox has written becomes the layer `layer`, as it is at one instant: one that runs is frozen for it, some
+    /// milliseconds where the storage makes snapshots. A file that was deleted while it was open, what programs hold in
+    /// their own memory, and volumes are not part of it. A layer of that name that is there already is what an earlier
+    /// call made.
+    pub fn capture(&self, id: &SandboxId, layer: &LayerId) -> Result<LayerInfo, Error> {
+        self.house.capture(&self.reaper, id, layer)
+    }
+
+    /// Starts a new sandbox with the files that another has at this instant, running or not; it must stand on the same root.
+    pub fn fork(&self, from: &SandboxId, spec: &Spec) -> Result<Running, Error> {
+        let mut forked = self.forks(from, std::slice::from_ref(spec));
+        forked.pop().unwrap_or_else(|| Err(Error::NotFound(from.clone())))
+    }
+
+    /// The same for several, all from one instant; each succeeds or fails alone.
+    pub fn forks(&self, from: &SandboxId, specs: &[Spec]) -> Vec<Result<Running, Error>> {
+        self.house.forks(&self.reaper, from, specs)
+    }
+
+    /// Gives a stopped sandbox back the files that were captured from it as `to`. What it has now becomes the layer `replaced`
+    /// first, so that this can be undone in the same way.
+    pub fn rollback(&self, id: &SandboxId, to: &LayerId, replaced: &LayerId) -> Result<(), Error> {
+        self.house.roll_back(id, to, replaced)?;
+        self.reaper.give(Task::EmptyTrash);
+        Ok(())
+    }
+
+    /// Makes one layer, `new`, of several, top first; `beneath` is what the lowest of them lies on. Who starts from it sees
+    /// the same files.
+    pub fn flatten(&self, layers: &[LayerId], beneath: &Root, new: &LayerId) -> Result<LayerInfo, Error> {
+        Ok(self.house.store.flatten(layers, beneath, new)?)
+    }
+
+    /// Writes out all files of a sandbox that is paused or stopped, and a manifest of them: every name with its kind, mode,
+    /// owner, time, attributes, links, holes and the SHA-256 of its data. Layers below that have no manifest yet get one. The
+    /// digest proves all of it, as long as no process of the sandbox moves. Files of volumes and of the host are no part of it.
+    pub fn seal(&self, id: &SandboxId, watch: Watch<'_>) -> Result<Sealed, Error> {
+        self.house.seal(id, watch)
+    }
+
+    /// Compares the files of a sandbox that is paused or stopped with the manifest of this digest; without one, reads all of
+    /// them. Changes nothing.
+    pub fn check(&self, id: &SandboxId, digest: Option<&Digest>, watch: Watch<'_>) -> Result<Checked, Error> {
+        self.house.check(id, digest, watch)
+    }
+
+    /// The same of a layer, also while sandboxes run on it.
+    pub fn check_layer(&self, id: &LayerId, against: Against, watch: Watch<'_>) -> Result<Checked, Error> {
+        self.house.check_layer(id, against, watch)
+    }
+
+    /// Whether every name of a volume can be looked at. Changes nothing, and reads no data.
+    pub fn check_volume(&self, id: &VolumeId, watch: Watch<'_>) -> Result<Checked, Error> {
+        Ok(self.house.store.check_volume(id, watch)?)
+    }
+
+    /// An empty directory that becomes a layer, with a limit on what is put into it.
+    pub fn draft(&self, limit: Option<u64>) -> Result<Draft, Error> {
+        Ok(self.house.store.draft(limit)?)
+    }
+
+    /// A draft that begins with all that is in a layer.
+    pub fn draft_from(&self, layer: &LayerId, limit: Option<u64>) -> Result<Draft, Error> {
+        Ok(self.house.store.draft_from(layer, limit)?)
+    }
+
+    /// Writes a layer as a tar archive, which [`Draft::unpack`] reads on another machine.
+    pub fn export_layer(&self, id: &LayerId, writer: impl Write) -> Result<(), Error> {
+        self.house.store.export_layer(id, writer)?;
+        Ok(())
+    }
+
+    pub fn layer(&self, id: &LayerId) -> Result<Option<LayerInfo>, Error> {
+        Ok(self.house.store.layer(id)?)
+    }
+
+    pub fn layers(&self) -> Result<Vec<LayerId>, Error> {
+        Ok(self.house.store.layers()?)
+    }
+
+    /// Keeps a layer until the value is dropped: for a caller who is about to write down that it is used.
+    pub fn hold_layer(&self, id: &LayerId) -> Result<HeldLayer, Error> {
+        Ok(self.house.store.hold_layer(id)?)
+    }
+
+    /// Removes a layer that no sandbox stands on, running or stopped, and nobody holds; else [`Error::LayerInUse`]. Its files are
+    /// deleted in the background. Already gone: nothing to do.
+    pub fn remove_layer(&self, id: &LayerId) -> Result<(), Error> {
+        // A launch writes down what it stands on before it takes hold of it.
+        if !self.house.store.remove_layer_unless(id, || self.house.stands_on(id))? {
+            return Err(Error::LayerInUse(*id));
+        }
+        self.reaper.give(Task::EmptyTrash);
+        Ok(())
+    }
+
+    /// An empty volume with a limit on what is in it.
+    pub fn make_volume(&self, id: &VolumeId, limit: Option<u64>) -> Result<(), Error> {
+        Ok(self.house.store.make_volume(id, limit)?)
+    }
+
+    pub fn resize_volume(&self, id: &VolumeId, limit: Option<u64>) -> Result<(), Error> {
+        Ok(self.house.store.resize_volume(id, limit)?)
+    }
+
+    /// Removes a volume that no running sandbox has mounted; else [`Error::VolumeInUse`]. Already gone: nothing to do.
+    pub fn remove_volume(&self, id: &VolumeId) -> Result<(), Error> {
+        if self.house.is_mounted(id)? {
+            return Err(Error::VolumeInUse(id.clone()));
+        }
+        self.house.store.remove_volume(id)?;
+        self.reaper.give(Task::EmptyTrash);
+        Ok(())
+    }
+
+    pub fn volume_usage(&self, id: &VolumeId) -> Result<storage::Used, Error> {
+        Ok(self.house.store.volume_usage(id)?)
+    }
+
+    pub fn volumes(&self) -> Result<Vec<VolumeId>, Error> {
+        Ok(self.house.store.volumes()?)
+    }
+
+    /// The directory of a volume, for work by descriptors. What is in it was written by sandboxes: follow no link.
+    pub fn volume_root(&self, id: &VolumeId) -> Result<OwnedFd, Error> {
+        Ok(self.house.store.volume_root(id)?)
     }
 
     /// Where the guest of a sandbox listens.

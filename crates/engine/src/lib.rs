@@ -9,9 +9,8 @@
 //! * `launch`: the order of containment, in one screen
 //! * [`privilege`]: root of the host, or an ordinary user in a user namespace; [`hold`]: which limits hold then
 //! * one file per kernel facility: `root`, `user_namespace`, `fence`, `capability`, `seccomp`, `limits`, `settings`, [`cgroup`], [`network`],
-//!   [`storage`]
+//!   [`storage`] (uppers, layers, volumes)
 //! * [`kernel`]: what its release tells
-//! * [`layer`]: trees of files that templates are made of
 //! * `pool`, `reaper`: what is made before a launch and cleared away after its end
 
 #![forbid(unsafe_code)]
@@ -24,7 +23,6 @@ pub mod error;
 pub mod fuzzing;
 pub mod hold;
 pub mod kernel;
-pub mod layer;
 pub mod network;
 pub mod privilege;
 pub mod refused;
@@ -42,6 +40,7 @@ mod cradle;
 mod fence;
 mod guest_line;
 mod guest_program;
+mod halt;
 mod house;
 mod launch;
 mod life;
@@ -57,6 +56,9 @@ mod root;
 mod seccomp;
 mod settings;
 mod share;
+mod shelves;
+mod socket_watch;
+mod turns;
 mod upkeep;
 mod user_namespace;
 
@@ -65,5 +67,5 @@ pub use error::Error;
 pub use hold::{Limit, Unheld};
 pub use seccomp::confine_to_text;
 pub use spawner::main as spawner_main;
-pub use spec::{SandboxId, Spec};
+pub use spec::{LayerId, SandboxId, Spec, VolumeId};
 pub use state::{Aside, Ended, Found, Running, Usage};

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
@@ -13,6 +13,7 @@ use crate::cgroup::Group;
 use crate::error::Error;
 use crate::spec::SandboxId;
 use crate::state::{Ended, Running};
+use crate::storage::HeldLayer;
 
 #[derive(Debug)]
 pub struct Live {
@@ -23,6 +24,12 @@ pub struct Live {
     pub group: Option<Group>,
     /// The outer end of a pipe whose closing ends the sandbox.
     pub leash: Option<OwnedFd>,
+    /// Its files, where they are in memory and an engine of this life made them.
+    pub files: Option<OwnedFd>,
+    /// Layers of other data directories: nobody there knows that they are used.
+    pub layers: Vec<HeldLayer>,
+    /// Held by who freezes or thaws it.
+    stillness: Mutex<()>,
     /// Bytes, for the sentence about memory that ran out.
     memory_limit: AtomicU64,
     asked: AtomicBool,
@@ -40,6 +47,9 @@ impl Live {
             first_id,
             group,
             leash: None,
+            files: None,
+            layers: Vec::new(),
+            stillness: Mutex::default(),
             memory_limit: AtomicU64::new(memory_limit),
             asked: AtomicBool::new(false),
             condemned: Mutex::new(None),
@@ -81,6 +91,11 @@ impl Live {
             Err(errno) => return Err(crate::refused::Refused::new("kill the sandbox's first process", errno).into()),
         }
         if frozen { self.thaw() } else { Ok(()) }
+    }
+
+    /// Waits for whoever freezes or thaws it.
+    pub fn stillness(&self) -> MutexGuard<'_, ()> {
+        self.stillness.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// For a sandbox that ends: one whose group is removed meanwhile has ended.

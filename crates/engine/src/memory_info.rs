@@ -5,7 +5,8 @@
 //! right, the free memory is as of the last reading of the sandbox's usage. sysinfo(2) still reports the host's memory.
 //!
 //! Two more lines are for the `df` of the built-in template: statfs(2) on an overlay tells of the filesystem that the upper
-//! lies on, which many sandboxes share, and quotas of btrfs do not show in it.
+//! lies on, which many sandboxes share, and quotas of btrfs do not show in it. They are renewed several times a second
+//! ([`renew_disk`]).
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -44,7 +45,30 @@ pub fn renew(path: &Path, memory: Share, disk: Option<Share>) -> Result<(), Erro
     file.write_all_at(text(memory, disk).as_bytes(), 0).map_err(Error::file("write", path))
 }
 
+/// Renews the lines about the disk alone, and only where they have changed. One of an earlier version has none: an error.
+pub fn renew_disk(path: &Path, disk: Share) -> Result<(), Error> {
+    let file = File::options().read(true).write(true).open(path).map_err(Error::file("open", path))?;
+    let lines = disk_lines(disk);
+    let mut shown = vec![0; lines.len()];
+    file.read_exact_at(&mut shown, BEFORE_DISK).map_err(Error::file("read", path))?;
+    if shown == lines.as_bytes() {
+        return Ok(());
+    }
+    file.write_all_at(lines.as_bytes(), BEFORE_DISK).map_err(Error::file("write", path))
+}
+
+/// Bytes before the lines about the disk: 20 lines of one width.
+const BEFORE_DISK: u64 = 20 * 32;
+
 /// Lines of one width, so that a reader during a renewal sees old or new numbers, never half a line.
+fn line((name, kilobytes): &(&str, u64)) -> String {
+    format!("{name:<16}{kilobytes:>12} kB\n")
+}
+
+fn disk_lines(disk: Share) -> String {
+    [("SandboxDisk:", disk.limit >> 10), ("SandboxDiskUsed:", disk.used >> 10)].iter().map(line).collect()
+}
+
 fn text(memory: Share, disk: Option<Share>) -> String {
     let (total, free) = (memory.limit >> 10, memory.limit.saturating_sub(memory.used) >> 10);
     let disk = disk.unwrap_or(Share { limit: 0, used: 0 });
@@ -69,10 +93,8 @@ fn text(memory: Share, disk: Option<Share>) -> String {
         ("SUnreclaim:", 0),
         ("CommitLimit:", total),
         ("Committed_AS:", total - free),
-        ("SandboxDisk:", disk.limit >> 10),
-        ("SandboxDiskUsed:", disk.used >> 10),
     ];
-    lines.iter().map(|(name, kilobytes)| format!("{name:<16}{kilobytes:>12} kB\n")).collect()
+    lines.iter().map(line).chain([disk_lines(disk)]).collect()
 }
 
 #[cfg(test)]
@@ -85,5 +107,19 @@ mod tests {
         assert!(empty.starts_with("MemTotal:            1048576 kB\nMemFree:             1048576 kB\n"), "{empty}");
         assert!(full.contains("MemAvailable:              0 kB\n"), "{full}");
         assert_eq!(empty.len(), full.len());
+    }
+
+    #[test]
+    fn what_is_used_of_the_disk_is_renewed_in_its_place() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let (memory, disk) = (super::Share { limit: 1 << 30, used: 1 << 20 }, super::Share { limit: 5 << 30, used: 0 });
+        std::fs::write(file.path(), super::text(memory, Some(disk))).unwrap();
+        let filled = super::Share { used: 3 << 30, ..disk };
+        for _ in 0..2 {
+            super::renew_disk(file.path(), filled).unwrap();
+            assert_eq!(std::fs::read_to_string(file.path()).unwrap(), super::text(memory, Some(filled)));
+        }
+        std::fs::write(file.path(), "MemTotal: of an earlier version").unwrap();
+        assert!(super::renew_disk(file.path(), filled).is_err());
     }
 }

@@ -67,6 +67,23 @@ pub fn held() -> Option<Privilege> {
     able.then_some(Privilege::User(if ids >= u64::from(RANGE) { Ids::Range } else { Ids::Single }))
 }
 
+/// The user who called, by the number outside of the home.
+pub(crate) fn caller() -> u32 {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    outside(&map, rustix::process::getuid().as_raw())
+}
+
+/// What an id of this user namespace is in the one around it, in the form of `/proc/PID/uid_map`.
+fn outside(map: &str, id: u32) -> u32 {
+    let find = |line: &str| {
+        let mut fields = line.split_whitespace().map(|field| field.parse::<u32>().ok());
+        let (first, outer, count) = (fields.next()??, fields.next()??, fields.next()??);
+        let offset = id.checked_sub(first).filter(|offset| *offset < count)?;
+        outer.checked_add(offset)
+    };
+    map.lines().find_map(find).unwrap_or(id)
+}
+
 pub fn is_host_root() -> bool {
     held() == Some(Privilege::Root)
 }
@@ -251,6 +268,13 @@ pub(crate) fn user_names(uid: u32) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_caller_is_known_by_the_number_outside() {
+        assert_eq!(outside("         0          0 4294967295\n", 1000), 1000);
+        assert_eq!(outside("         0       1000          1\n         1     100000      65536\n", 0), 1000);
+        assert_eq!(outside("0 1000 1\n1 100000 65536\n", 5), 100_004);
+    }
 
     #[test]
     fn the_first_range_that_is_large_enough_is_taken() {

@@ -25,6 +25,7 @@ use rustix::process::{WaitId, WaitIdOptions};
 use crate::error::Error;
 use crate::life::Live;
 use crate::refused::{Refused, Step};
+use crate::spec::SandboxId;
 
 /// Work for the reaper.
 pub enum Task {
@@ -35,6 +36,8 @@ pub enum Task {
     /// period for it, and most short lives never need it.
     Settle(Arc<Live>, Age),
     EmptyTrash,
+    /// Counts the files of a sandbox that was captured ([`crate::storage::Store::recount`]).
+    Recount(SandboxId),
     /// Once a second: what no limit of the kernel's bounds.
     Watch,
     /// Several times a second: storage has room ahead of those who write, and is begun anew where it has failed.

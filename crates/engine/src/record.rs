@@ -8,6 +8,7 @@
 //!                         guest.sock     where the guest listens
 //!                         meminfo        what it sees as /proc/meminfo
 //!                         aside.json     while it is kept although nobody is known to own it
+//!                         still          while an engine holds its processes still for a moment
 //!   <data>/cradles/<mark>/               the same, made ahead and nobody's yet
 //!   <data>/gone/<id>/                    removed; deleted as soon as somebody has the time
 //! ```
@@ -31,6 +32,7 @@ pub const LIFE: &str = "running.json";
 pub const SOCKET: &str = "guest.sock";
 pub const MEMORY_INFO: &str = "meminfo";
 const ASIDE: &str = "aside.json";
+const STILL: &str = "still";
 
 /// The processes of a sandbox. A pid may be reused by the time it is read, so its start time and its boot are recorded
 /// with it.
@@ -177,6 +179,25 @@ impl Records {
         made.map_err(Error::file("make", &directory))?;
         let path = directory.join(ASIDE);
         cove_sys::replacement::replace(&path, &text(aside, &path)?, 0o600).map_err(Error::file("write", &path))
+    }
+
+    /// An engine freezes it, and thaws it in a moment. One that dies in between must be found out.
+    pub fn note_still(&self, id: &SandboxId) -> Result<(), Error> {
+        let path = self.directory(id).join(STILL);
+        fs::File::create(&path).map(drop).map_err(Error::file("make", path))
+    }
+
+    pub fn is_still(&self, id: &SandboxId) -> bool {
+        self.directory(id).join(STILL).exists()
+    }
+
+    /// It is thawed. Fine where it was never still.
+    pub fn forget_still(&self, id: &SandboxId) -> Result<(), Error> {
+        let path = self.directory(id).join(STILL);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::file("remove", path)(error)),
+            _ => Ok(()),
+        }
     }
 
     /// Somebody owns it again. Fine where it was never kept aside.

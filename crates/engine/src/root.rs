@@ -25,8 +25,10 @@ use crate::spawner::wire::{AttachKind, Groups, Incoming, Launch, Overlay};
 use crate::spec::Durability;
 use crate::stills;
 
-/// Directories that the engine mounts on; made where a template lacks them.
+/// Directories that the engine mounts on or fills. An image may lack them, or have something else of that name.
 const MOUNT_POINTS: [&str; 3] = ["proc", "dev", "sys"];
+/// Where programs put what they need for a moment.
+const TEMPORARY: &str = "tmp";
 
 /// Terminals of one sandbox. All containers of a host share what `kernel.pty.max` leaves (3071 by default): without a
 /// maximum of its own one sandbox could take the terminals of all.
@@ -79,9 +81,13 @@ pub fn assemble(launch: &Launch, passed: &Incoming) -> Result<Vec<OwnedFd>, Refu
     });
     let overlays = overlays.collect::<Result<Vec<_>, _>>()?;
     let root = overlays.first().ok_or_else(|| Refused::new("find the root overlay", Errno::INVAL))?;
-    for target in MOUNT_POINTS.into_iter().chain(launch.overlays.iter().skip(1).map(|o| o.target.as_str())) {
-        make_directories(root.as_fd(), target)?;
+    for name in MOUNT_POINTS {
+        make_plain_directory(root.as_fd(), name)?;
     }
+    for overlay in launch.overlays.iter().skip(1) {
+        make_plain_directory(root.as_fd(), &overlay.target)?;
+    }
+    make_temporary(root.as_fd())?;
     for (path, text) in &launch.files {
         write_file(root.as_fd(), path, text)?;
     }
@@ -99,20 +105,27 @@ pub fn assemble(launch: &Launch, passed: &Incoming) -> Result<Vec<OwnedFd>, Refu
 
 /// Replaces a file whatever was there, a symlink too.
 fn write_file(root: BorrowedFd<'_>, path: &str, text: &str) -> Result<(), Refused> {
+    let (folder, name) = path.rsplit_once('/').unwrap_or((".", path));
+    let open = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = open_inside(root, folder, open, Mode::empty()).or_else(|_| {
+        make_directories(root, folder)?;
+        open_inside(root, folder, open, Mode::empty())
+    })?;
     let make = || {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-        open_beneath(root, path, flags, Mode::from_raw_mode(0o644))
+        rustix::fs::openat(&folder, name, flags, Mode::from_raw_mode(0o644))
     };
-    let file = make().or_else(|_| {
-        let (folder, name) = path.rsplit_once('/').unwrap_or((".", path));
-        make_directories(root, folder)?;
-        let open = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let folder = open_beneath(root, folder, open, Mode::empty())?;
-        match rustix::fs::unlinkat(&folder, name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => make(),
-            Err(errno) => Err(Refused::new(format!("replace /{path}"), errno)),
+    let file = match make() {
+        Err(Errno::EXIST) => {
+            // An image may have a directory of that name; an empty one can go.
+            let removed = rustix::fs::unlinkat(&folder, name, AtFlags::empty())
+                .or_else(|_| rustix::fs::unlinkat(&folder, name, AtFlags::REMOVEDIR));
+            removed.step(&format!("replace /{path}"))?;
+            make()
         }
-    })?;
+        other => other,
+    };
+    let file = file.step(&format!("make /{path}"))?;
     rustix::io::write(&file, text.as_bytes()).map(drop).step(&format!("write /{path}"))
 }
 
@@ -125,31 +138,76 @@ fn make_mount_point(root: BorrowedFd<'_>, target: &str, kind: AttachKind) -> Res
                 make_directories(root, parent)?;
             }
             let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
-            open_beneath(root, target, flags, Mode::from_raw_mode(0o644)).map(drop)
+            open_inside(root, target, flags, Mode::from_raw_mode(0o644)).map(drop)
         }
     }
 }
 
+/// Makes the directories of a path that are missing. Links on the way are followed inside the root, as a program in the
+/// sandbox would.
 fn make_directories(root: BorrowedFd<'_>, target: &str) -> Result<(), Refused> {
     let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    if target.is_empty() || open_beneath(root, target, directory, Mode::empty()).is_ok() {
+    if target.is_empty() || open_inside(root, target, directory, Mode::empty()).is_ok() {
         return Ok(());
     }
     let mut parent = root.try_clone_to_owned().step("open the sandbox's root")?;
+    let mut path = String::new();
     for name in target.split('/').filter(|name| !name.is_empty()) {
-        match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755)) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(Refused::new(format!("make directory /{target}"), errno)),
+        if !path.is_empty() {
+            path.push('/');
         }
-        parent = open_beneath(parent.as_fd(), name, directory, Mode::empty())
-            .map_err(|refused| Refused { step: format!("open /{target}, which must be a directory"), ..refused })?;
+        path.push_str(name);
+        parent = match open_inside(root, &path, directory, Mode::empty()) {
+            Ok(next) => next,
+            Err(_) => {
+                match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755)) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(errno) => return Err(Refused::new(format!("make directory /{target}"), errno)),
+                }
+                open_inside(root, &path, directory, Mode::empty()).map_err(|refused| Refused {
+                    step: format!("open /{path}, which must be a directory"),
+                    ..refused
+                })?
+            }
+        };
     }
     Ok(())
+}
+
+/// A directory of the root itself, and no link: what is mounted on it must lie there. Anything else of that name goes.
+fn make_plain_directory(root: BorrowedFd<'_>, name: &str) -> Result<(), Refused> {
+    let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    if open_beneath(root, name, directory, Mode::empty()).is_ok() {
+        return Ok(());
+    }
+    match rustix::fs::unlinkat(root, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(errno) => return Err(Refused::new(format!("make room for /{name}"), errno)),
+    }
+    rustix::fs::mkdirat(root, name, Mode::from_raw_mode(0o755)).step(&format!("make directory /{name}"))
+}
+
+/// `/tmp`, for everybody. An image that has one keeps it, and so does one whose `/tmp` is a link to a directory.
+fn make_temporary(root: BorrowedFd<'_>) -> Result<(), Refused> {
+    let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    if open_inside(root, TEMPORARY, directory, Mode::empty()).is_ok() {
+        return Ok(());
+    }
+    make_plain_directory(root, TEMPORARY)?;
+    // mkdir(2) heeds the umask.
+    let everybody = Mode::from_raw_mode(0o1777);
+    rustix::fs::chmodat(root, TEMPORARY, everybody, AtFlags::empty()).step("open up /tmp")
 }
 
 /// Opens by a path on which no symlink lies: a sandbox's files are what an earlier life of it made of them.
 fn open_beneath(root: BorrowedFd<'_>, path: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd, Refused> {
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    rustix::io::retry_on_intr(|| rustix::fs::openat2(root, path, flags, mode, resolve)).step(&format!("open /{path}"))
+}
+
+/// Opens by a path whose links lead nowhere but inside, as for a program in the sandbox.
+fn open_inside(root: BorrowedFd<'_>, path: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd, Refused> {
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     rustix::io::retry_on_intr(|| rustix::fs::openat2(root, path, flags, mode, resolve)).step(&format!("open /{path}"))
 }
 
@@ -261,17 +319,18 @@ pub fn enter(launch: &Launch, passed: &Incoming, overlays: &[OwnedFd], privilege
     for (mount, overlay) in inner.iter().zip(&launch.overlays[1..]) {
         attach(mount.as_fd(), root.as_fd(), &overlay.target)?;
     }
+    // Before /proc and /dev: a link in an image could lead there, and what is mounted through it is covered by them.
+    for extra in &launch.mounts {
+        let place = open_inside(root.as_fd(), &extra.target, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        attach_at(passed.get(extra.mount)?, place.as_fd(), &extra.target)?;
+    }
     mount_devices(launch, root.as_fd(), devices.as_fd())?;
     mount_proc(proc.as_fd(), root.as_fd(), nothing.as_fd(), stills.as_fd())?;
     if let Some(slot) = launch.memory_info {
         attach(passed.get(slot)?, root.as_fd(), "proc/meminfo")?;
     }
     attach(boot_id.as_fd(), root.as_fd(), "proc/sys/kernel/random/boot_id")?;
-    rustix::fs::unlinkat(&pictures, PICTURE, AtFlags::empty()).step("take the boot id's name away")?;
-    for extra in &launch.mounts {
-        attach(passed.get(extra.mount)?, root.as_fd(), &extra.target)?;
-    }
-    Ok(())
+    rustix::fs::unlinkat(&pictures, PICTURE, AtFlags::empty()).step("take the boot id's name away")
 }
 
 /// A read-only file with this text, as a detached mount. It lies in a tmpfs of the spawner's, so that no path of the host shows in
@@ -288,8 +347,12 @@ fn paint(pictures: BorrowedFd<'_>, text: &str) -> Result<OwnedFd, Refused> {
 
 fn attach(mount: BorrowedFd<'_>, root: BorrowedFd<'_>, target: &str) -> Result<(), Refused> {
     let place = open_beneath(root, target, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    attach_at(mount, place.as_fd(), target)
+}
+
+fn attach_at(mount: BorrowedFd<'_>, place: BorrowedFd<'_>, target: &str) -> Result<(), Refused> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    rustix::mount::move_mount(mount, "", &place, "", flags).step(&format!("mount on /{target}"))
+    rustix::mount::move_mount(mount, "", place, "", flags).step(&format!("mount on /{target}"))
 }
 
 /// The processes of the new pid namespace. To an ordinary user the kernel shows them only where all of the host's `/proc`
@@ -375,7 +438,10 @@ fn mount_devices(launch: &Launch, root: BorrowedFd<'_>, devices: BorrowedFd<'_>)
     });
     attach(terminals?.as_fd(), root, "dev/pts")?;
     let (size, owner) = (launch.shared_memory.to_string(), launch.first_id.to_string());
-    let shared = [("mode", "1777"), ("size", size.as_str()), ("uid", owner.as_str()), ("gid", owner.as_str())];
+    // The kernel's own number is by the memory of the host.
+    let inodes = (launch.shared_memory / 4096).clamp(1024, 1 << 16).to_string();
+    let (mode, size, inodes) = (("mode", "1777"), ("size", size.as_str()), ("nr_inodes", inodes.as_str()));
+    let shared = [mode, size, inodes, ("uid", owner.as_str()), ("gid", owner.as_str())];
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     attach(new_filesystem("tmpfs", &shared, attributes)?.as_fd(), root, "dev/shm")
 }

@@ -4,8 +4,13 @@
 //! |---|---|---|
 //! | process numbers | the sandbox's control group | [`Processes`]: a quarter of the host's for one sandbox, the rest of the host keeps a reserve |
 //! | open files | nobody per sandbox, but each costs memory of its control group | [`raise_open_files`]: no number for the whole host runs out before the memory does |
+//! | terminals | the sandbox's own devpts: 128 (`root.rs`) | [`raise_terminals`]: the host's number, 3,071 for all, does not run out before memory does |
 //! | programs in the kernel (BPF) | nobody per sandbox | `policies/default` lets no socket have one |
-//! | file locks | nobody at all, not even as memory | [`crate::lock_watch`] |
+//! | file locks | nobody at all, not even as memory | [`crate::lock_watch`]; `policies/default` refuses those that it would not find |
+//! | unread answers of the kernel (netlink), connections that nobody accepts | nobody at all, not even as memory | [`crate::socket_watch`] |
+//! | access lists (POSIX ACL) of files in memory | nobody at all, not even as memory | `policies/default`: attributes are below 8 KiB |
+//! | the lock of all network namespaces (rtnl) | nobody | `policies/default`: no groups of receivers, which are left under it one by one |
+//! | options of sockets | nobody at all, not even as memory | `net.core.optmem_max` of the sandbox's network, and `policies/default` refuses the largest |
 
 use std::fs;
 
@@ -16,6 +21,11 @@ use crate::spec::Limits;
 const MOST_PROCESSES: u32 = 32 << 10;
 
 const OPEN_FILES: &str = "/proc/sys/fs/file-max";
+
+const TERMINALS: &str = "/proc/sys/kernel/pty/max";
+
+/// As many as the kernel has device numbers for (`NR_UNIX98_PTY_MAX`).
+const MOST_TERMINALS: u32 = 1 << 20;
 
 /// The kernel's own largest number. systemd sets it since version 240, for the same reason.
 const UNLIMITED: &str = "9223372036854775807";
@@ -65,6 +75,15 @@ impl Processes {
 pub fn raise_open_files() {
     if fs::read_to_string(OPEN_FILES).is_ok_and(|text| text.trim() != UNLIMITED) {
         let _ = fs::write(OPEN_FILES, UNLIMITED);
+    }
+}
+
+/// Lets as many terminals be open as there are numbers for. What the kernel's default leaves is shared by all sandboxes: two dozen,
+/// each with its 128, left none to anybody else (ENOSPC). Where `/proc/sys` is read-only the number stays; `cove doctor` names it.
+pub fn raise_terminals() {
+    let number = fs::read_to_string(TERMINALS).ok().and_then(|text| text.trim().parse::<u32>().ok());
+    if number.is_some_and(|number| number < MOST_TERMINALS) {
+        let _ = fs::write(TERMINALS, MOST_TERMINALS.to_string());
     }
 }
 

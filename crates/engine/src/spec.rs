@@ -4,58 +4,11 @@
 //! knows what it finds. Checks that need no kernel are here; what only the kernel can refuse is refused at launch.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::net::IpAddr;
-use std::path::PathBuf;
-use std::str::FromStr;
+use std::path::{Component, Path, PathBuf};
 
+pub use cove_policy::{Egress, Network, Target, Verdict};
+pub use cove_protocol::{InvalidId, LayerId, SandboxId, VolumeId};
 use serde::{Deserialize, Serialize};
-
-/// 20 lower-case letters and digits: fits a DNS label, a cgroup name and a path.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct SandboxId(String);
-
-impl SandboxId {
-    pub const LENGTH: usize = 20;
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for SandboxId {
-    type Err = InvalidId;
-
-    fn from_str(text: &str) -> Result<Self, InvalidId> {
-        let fits = text.len() == Self::LENGTH && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-        if fits { Ok(SandboxId(text.to_owned())) } else { Err(InvalidId) }
-    }
-}
-
-impl TryFrom<String> for SandboxId {
-    type Error = InvalidId;
-
-    fn try_from(text: String) -> Result<Self, InvalidId> {
-        text.parse()
-    }
-}
-
-impl From<SandboxId> for String {
-    fn from(id: SandboxId) -> String {
-        id.0
-    }
-}
-
-impl fmt::Display for SandboxId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a sandbox id is 20 lower-case letters and digits")]
-pub struct InvalidId;
 
 /// Everything the engine needs to make a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -89,19 +42,21 @@ impl Spec {
         if self.hostname.is_empty() || self.hostname.len() > 63 || !label(&self.hostname) {
             return invalid(format!("host name {:?} is not 1 to 63 letters, digits, '-' and '.'", self.hostname));
         }
-        if matches!(&self.root, Root::Layers(layers) if layers.is_empty()) {
+        if self.root.under == Under::Nothing && self.root.over.is_empty() {
             return invalid("a sandbox needs at least one layer".into());
         }
         for mount in &self.mounts {
             check_target(&mount.target).map_or(Ok(()), invalid)?;
+            if let Source::Volume { subpath: Some(subpath), .. } = &mount.source {
+                check_subpath(subpath).map_or(Ok(()), invalid)?;
+            }
         }
         Ok(())
     }
 }
 
 /// Why nothing may be mounted there.
-fn check_target(target: &std::path::Path) -> Option<String> {
-    use std::path::Component;
+fn check_target(target: &Path) -> Option<String> {
     let shown = target.display();
     let mut parts = target.components();
     if parts.next() != Some(Component::RootDir) || target.to_str().is_none() {
@@ -118,17 +73,84 @@ fn check_target(target: &std::path::Path) -> Option<String> {
     (!plain).then(|| format!("mount target {shown} leads through '..'"))
 }
 
-/// What the sandbox starts from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Root {
+/// Why it is no place in a volume.
+fn check_subpath(subpath: &Path) -> Option<String> {
+    let plain = subpath.components().all(|part| matches!(part, Component::Normal(_)));
+    let fits = plain && !subpath.as_os_str().is_empty() && subpath.components().count() <= DEEPEST_SUBPATH;
+    (!fits).then(|| format!("subpath {} is not a plain path below the volume, without '..'", subpath.display()))
+}
+
+/// Folders of a subpath, each of which may have to be made.
+const DEEPEST_SUBPATH: usize = 64;
+
+/// What the sandbox starts from: names, never paths. The layer store finds and holds what they mean.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(try_from = "Written")]
+pub struct Root {
+    pub under: Under,
+    /// Read-only layers, top first; ids in them are 0-based whatever range the sandbox gets.
+    pub over: Vec<LayerId>,
+}
+
+impl Root {
     /// The host's own `/usr` under a generated `/etc` and `/home/user`.
+    pub const fn base() -> Root {
+        Root { under: Under::Host, over: Vec::new() }
+    }
+}
+
+/// What lies below all layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Under {
+    /// The host's own `/usr` under a generated `/etc` and `/home/user`.
+    #[default]
+    Host,
+    /// The layers are everything.
+    Nothing,
+}
+
+/// A root as it is written, now and before layers had ids.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Now {
+        under: Under,
+        #[serde(default)]
+        over: Vec<LayerId>,
+    },
+    Before(Before),
+}
+
+/// With the directories of layers.
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Before {
     Base,
-    /// The same with layers over the host's `/usr`, top first; ids in them are 0-based.
     BaseWith(Vec<PathBuf>),
-    /// Read-only layers, top first; ids in them are 0-based whatever uid range the sandbox gets.
     Layers(Vec<PathBuf>),
 }
+
+impl TryFrom<Written> for Root {
+    type Error = NamesNoLayer;
+
+    fn try_from(written: Written) -> Result<Root, NamesNoLayer> {
+        let (under, paths) = match written {
+            Written::Now { under, over } => return Ok(Root { under, over }),
+            Written::Before(Before::Base) => (Under::Host, Vec::new()),
+            Written::Before(Before::BaseWith(paths)) => (Under::Host, paths),
+            Written::Before(Before::Layers(paths)) => (Under::Nothing, paths),
+        };
+        // The directory has the layer's name; what was mounted lies in it.
+        let named = |part: Component<'_>| part.as_os_str().to_str().and_then(|name| name.parse().ok());
+        let layer = |path: PathBuf| path.components().rev().find_map(named).ok_or(NamesNoLayer(path));
+        Ok(Root { under, over: paths.into_iter().map(layer).collect::<Result<_, _>>()? })
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{} names no layer", .0.display())]
+struct NamesNoLayer(PathBuf);
 
 /// Where what the sandbox writes is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -171,56 +193,45 @@ impl Default for Limits {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Network {
-    /// Loopback only.
-    None,
-    /// Through the egress proxy, as the policy allows.
-    Full(Egress),
-}
-
-/// What may be reached from inside. Private, link-local and metadata addresses and the host itself are refused unless
-/// an entry of `allow` names them.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Egress {
-    /// Wins over `deny` and over the built-in refusals.
-    #[serde(default)]
-    pub allow: Vec<Target>,
-    #[serde(default)]
-    pub deny: Vec<Target>,
-    /// What happens to a connection that no entry names.
-    #[serde(default)]
-    pub otherwise: Verdict,
-    /// Resolvers that names are asked of; the host's own where empty.
-    #[serde(default)]
-    pub resolvers: Vec<IpAddr>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    #[default]
-    Allow,
-    Deny,
-}
-
-/// Addresses and ports of an egress rule.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Target {
-    pub address: IpAddr,
-    pub prefix: u8,
-    /// All ports where absent.
-    #[serde(default)]
-    pub port: Option<u16>,
-}
-
-/// A host folder shown inside.
+/// A folder shown inside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
-    pub source: PathBuf,
+    pub source: Source,
     pub target: PathBuf,
     pub access: Access,
+}
+
+/// What is shown. A path is written as its text alone, as it was before there were volumes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Source {
+    /// A folder or file of the host.
+    Path(PathBuf),
+    /// Storage that outlives sandboxes.
+    Volume {
+        volume: VolumeId,
+        /// A folder in it, made where it is missing; all of the volume where absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        subpath: Option<PathBuf>,
+    },
+}
+
+impl From<PathBuf> for Source {
+    fn from(path: PathBuf) -> Source {
+        Source::Path(path)
+    }
+}
+
+impl From<&Path> for Source {
+    fn from(path: &Path) -> Source {
+        Source::Path(path.to_owned())
+    }
+}
+
+impl From<&str> for Source {
+    fn from(path: &str) -> Source {
+        Source::Path(path.into())
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -228,4 +239,41 @@ pub struct Mount {
 pub enum Access {
     ReadOnly,
     ReadWrite,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roots_of_earlier_versions_are_read() {
+        let (low, high) = ("ab".repeat(32), "0c".repeat(32));
+        let over: Vec<LayerId> = vec![high.parse().unwrap(), low.parse().unwrap()];
+        let read = |text: &str| serde_json::from_str::<Root>(text);
+        assert_eq!(read("\"base\"").unwrap(), Root::base());
+        let text = format!(r#"{{"base_with":["/var/lib/cove/layers/{high}/usr","/x/layers/{low}/usr"]}}"#);
+        assert_eq!(read(&text).unwrap(), Root { under: Under::Host, over: over.clone() });
+        let text = format!(r#"{{"layers":["/d/layers/{high}","/d/layers/{low}/root"]}}"#);
+        assert_eq!(read(&text).unwrap(), Root { under: Under::Nothing, over: over.clone() });
+        let now = Root { under: Under::Nothing, over };
+        assert_eq!(read(&serde_json::to_string(&now).unwrap()).unwrap(), now);
+        for wrong in ["\"other\"", r#"{"base_with":["/usr"]}"#, r#"{"under":"host","over":["../etc"]}"#, "{}"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn mounts_of_earlier_versions_are_read_and_a_subpath_stays_in_its_volume() {
+        let old = r#"{"source":"/srv/data","target":"/data","access":"read_only"}"#;
+        let mount: Mount = serde_json::from_str(old).unwrap();
+        assert_eq!(mount.source, Source::Path("/srv/data".into()));
+        assert_eq!(serde_json::to_string(&mount).unwrap(), old);
+        let volume = Source::Volume { volume: "v".repeat(20).parse().unwrap(), subpath: Some("a/b".into()) };
+        let again: Source = serde_json::from_str(&serde_json::to_string(&volume).unwrap()).unwrap();
+        assert_eq!(again, volume);
+        assert_eq!(check_subpath(Path::new("a/b")), None);
+        for wrong in ["", "..", "a/../b", "/etc", "a/../../etc", &"d/".repeat(65)] {
+            assert!(check_subpath(Path::new(wrong)).is_some(), "{wrong}");
+        }
+    }
 }

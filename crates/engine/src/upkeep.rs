@@ -5,6 +5,7 @@
 //! old filesystem. So the sandboxes on it are ended, told why, and can be started again on what was written in time.
 
 use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,11 +16,15 @@ use crate::engine::KILL_PATIENCE;
 use crate::error::Error;
 use crate::house::{House, Leashes, Slot};
 use crate::life::Live;
+use crate::memory_info;
 use crate::process;
 use crate::reaper;
 use crate::spec::{SandboxId, Storage};
 use crate::state::Ended;
 use crate::storage;
+
+/// Sandboxes that are shown what they have used of their disks with one look, which takes about a millisecond.
+const SHOWN: usize = 32;
 
 /// After a new beginning that did not work.
 const AGAIN: Duration = Duration::from_secs(2);
@@ -33,7 +38,30 @@ impl House {
         let _ = self.store.make_room();
         if self.store.has_failed() {
             let _ = self.begin_storage_anew();
+            return;
         }
+        self.show_disks();
+    }
+
+    /// Shows some sandboxes what they have used of their disks, the next ones with the next look. Where there are very many,
+    /// whoever reads their usage does so sooner.
+    fn show_disks(&self) {
+        let some: Vec<SandboxId> = {
+            let live = self.lock();
+            let begin = self.shown.fetch_add(SHOWN, Ordering::Relaxed) % live.len().max(1);
+            live.keys().cycle().skip(begin).take(SHOWN.min(live.len())).cloned().collect()
+        };
+        for id in some {
+            // One that ends meanwhile, or that an earlier version started, has nothing to be shown.
+            let _ = self.show_disk(&id);
+        }
+    }
+
+    fn show_disk(&self, id: &SandboxId) -> Result<(), Error> {
+        let spec = self.spec(id)?;
+        let Some(limit) = self.limits(&spec).disk.filter(|_| spec.storage == Storage::Disk) else { return Ok(()) };
+        let used = self.store.used(id)?.bytes.min(limit);
+        memory_info::renew_disk(&self.records.memory_info(id), memory_info::Share { limit, used })
     }
 
     fn begin_storage_anew(&self) -> Result<(), Error> {

@@ -35,6 +35,10 @@ fn what_the_tests_of_this_crate_need_is_found() {
     }
     assert!(can_run(&findings));
     assert!(named(&findings, "kernel").detail.starts_with("Linux "));
+    let reboot = named(&findings, "pause over a reboot");
+    let told = reboot.detail.to_lowercase();
+    assert!(told.contains("processes do not survive a reboot") && told.contains("criu"), "{reboot:?}");
+    assert_eq!(reboot.need, Need::Useful);
 }
 
 #[test]

@@ -78,14 +78,21 @@ fn victim(data: &Path) {
 }
 
 fn open(data: &Path) -> Engine {
-    Engine::open(Config { data: data.to_owned(), spawning: Spawning::Inline, pool: 0, waived: Vec::new() }).unwrap()
+    Engine::open(Config {
+        data: data.to_owned(),
+        spawning: Spawning::Inline,
+        pool: 0,
+        layers: None,
+        waived: Vec::new(),
+    })
+    .unwrap()
 }
 
 fn spec() -> Spec {
     let id: SandboxId = format!("i{:019}", std::process::id()).parse().unwrap();
     Spec {
         id,
-        root: Root::Base,
+        root: Root::base(),
         storage: Storage::Memory,
         durability: Durability::default(),
         limits: Limits { memory: 128 << 20, disk: Some(32 << 20), ..Limits::default() },

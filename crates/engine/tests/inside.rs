@@ -147,6 +147,10 @@ fn df_shows_the_disk_that_the_sandbox_has() {
     let id = house.engine.launch(&Spec { storage: Storage::Disk, limits, ..house.spec() }).unwrap().id;
     assert_eq!(house.output(&id, "df -k / | tail -n 1 | tr -s ' ' | cut -d' ' -f2"), "262144");
     assert_eq!(house.output(&id, "df -h /tmp | tail -n 1 | tr -s ' ' | cut -d' ' -f2"), "256M");
+    // Also what was written just now.
+    let used = "head -c 100M /dev/zero > ~/big; df -k / | tail -n 1 | tr -s ' ' | cut -d' ' -f3";
+    let kilobytes: u64 = house.output(&id, used).parse().unwrap();
+    assert!((100 << 10..120 << 10).contains(&kilobytes), "{kilobytes} kB");
     assert_eq!(house.run(&id, "df /nowhere").code, 1);
     house.engine.destroy(&id).unwrap();
     house.assert_empty();

@@ -137,6 +137,15 @@ fn open_files_of_the_whole_host() {
     raised.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
+/// As above: the default leaves 3,071 to all sandboxes together, and each may have 128.
+#[test]
+fn terminals_of_the_whole_host() {
+    const NUMBER: &str = "/proc/sys/kernel/pty/max";
+    std::fs::write(NUMBER, "4096").unwrap();
+    rages("terminals", &until_refused("kept.append(os.openpty())"));
+    assert_eq!(std::fs::read_to_string(NUMBER).unwrap().trim(), "1048576", "the engine raises the host's number");
+}
+
 /// No control group counts them: the process that holds them is ended.
 #[test]
 fn file_locks_without_end() {
@@ -145,6 +154,110 @@ fn file_locks_without_end() {
         "import fcntl, os\nfiles = 0\nwhile True:\n files += 1\n fd = os.open('/tmp/%d' % files, 66)\n \
          for byte in range(500): fcntl.lockf(fd, fcntl.LOCK_EX, 1, 2 * byte)",
     );
+}
+
+/// They would stay with a descriptor in transit, where nobody finds them.
+#[test]
+fn locks_of_open_files() {
+    rages(
+        "locks of open files",
+        &until_refused(
+            "import fcntl, struct; kept = kept or [os.open('/tmp/locked', 66)]; \
+             fcntl.fcntl(kept[0], 37, struct.pack('hhqqi4x', 1, 0, 0, 1, 0))",
+        ),
+    );
+}
+
+/// Nobody reads them, and no control group counts them: the process is ended. A refusal alone does not end it.
+#[test]
+fn answers_of_the_kernel_without_end() {
+    rages(
+        "unread answers",
+        "import socket, struct, time\nask = struct.pack('=IHHII', 60000, 9999, 5, 1, 0) + bytes(59984)\nkept = []\n\
+         while True:\n try:\n  kept.append(socket.socket(16, socket.SOCK_RAW, 0))\n  kept[-1].setblocking(False)\n  \
+         kept[-1].bind((0, 0))\n  for _ in range(20): kept[-1].send(ask)\n \
+         except (OSError, MemoryError): len(kept) > 4000 and time.sleep(0.1)",
+    );
+}
+
+/// The kernel charges nobody for them before they are accepted. Nobody is refused anything, either.
+#[test]
+fn connections_that_nobody_accepts() {
+    rages(
+        "unaccepted connections",
+        "import socket, time\nlisteners, piece = [], bytes(1 << 16)\nwhile True:\n try:\n  \
+         listeners.append(socket.socket())\n  listeners[-1].bind(('127.0.0.1', 0))\n  listeners[-1].listen(4096)\n  \
+         for _ in range(4000):\n   one = socket.socket()\n   one.settimeout(0.3)\n   \
+         one.connect(listeners[-1].getsockname())\n   one.setblocking(False)\n   try: [one.send(piece) for _ in range(4)]\n   \
+         except OSError: pass\n   one.close()\n \
+         except (OSError, MemoryError): time.sleep(0.01)",
+    );
+}
+
+/// On one file: with many the number of files is met first.
+#[test]
+fn large_attributes_of_files() {
+    for name in ["system.posix_acl_access", "user.large"] {
+        let rights = "b''.join(struct.pack('=HHI', *entry) for entry in [(1, 7, 0xffffffff)] + \
+                      [(2, 7, 1000 + number) for number in range(4000)] + \
+                      [(4, 5, 0xffffffff), (16, 7, 0xffffffff), (32, 5, 0xffffffff)])";
+        let step = format!(
+            "import struct; os.close(os.open('/dev/shm/one', 66)); \
+             os.setxattr('/dev/shm/one', '{name}', struct.pack('=I', 2) + {rights})"
+        );
+        rages(name, &until_refused(&step));
+    }
+}
+
+/// With one socket: many would meet another limit first.
+#[test]
+fn large_options_on_sockets() {
+    rages(
+        "socket options",
+        &until_refused(
+            "import socket, struct; option = struct.pack('=QII', 16000, 200, 99) + bytes(15984); \
+             socket.socket(socket.AF_INET6, socket.SOCK_DGRAM).setsockopt(41, 6, option)",
+        ),
+    );
+}
+
+/// They are left one by one, under a lock that every launch on the host needs. Memberships of one socket end with it.
+#[test]
+fn groups_of_receivers() {
+    for (level, option) in [(0, 35), (0, 42), (41, 20), (41, 42)] {
+        let step = format!(
+            "import socket, struct; family = 2 if {level} == 0 else 10; \
+             group = socket.inet_pton(family, '239.1.1.1' if family == 2 else 'ff02::77'); \
+             address = struct.pack('=HH4s120x', 2, 0, group) if family == 2 else struct.pack('=HHI16s104x', 10, 0, 0, group); \
+             value = struct.pack('=I4x', 1) + address if {option} == 42 else \
+             group + (socket.inet_aton('127.0.0.1') if family == 2 else struct.pack('=I', 1)); \
+             socket.socket(family, 2).setsockopt({level}, {option}, value)"
+        );
+        rages("groups of receivers", &until_refused(&step));
+    }
+}
+
+/// Keys that routers sign with: one for each address, which nobody counts.
+#[test]
+fn keys_on_sockets() {
+    rages(
+        "keys on sockets",
+        &until_refused(
+            "import socket, struct; key = struct.pack('=H2x4s120xBBHi80s', 2, bytes(4), 0, 0, 5, 0, b'abcde'); \
+             socket.socket().setsockopt(6, 14, key)",
+        ),
+    );
+}
+
+/// What one socket may keep of them; before Linux 6.8 the host's number is as small.
+#[test]
+fn small_options_on_sockets_are_few() {
+    let house = House::open();
+    let id = house.launch();
+    let most = house.output(&id, "cat /proc/sys/net/core/optmem_max 2> /dev/null || echo absent");
+    assert!(["20480", "absent"].contains(&most.as_str()), "{most}");
+    house.engine.destroy(&id).unwrap();
+    house.assert_empty();
 }
 
 /// Out of a memory that all of the host shares; a launch needs some of it.

@@ -176,12 +176,12 @@ fn a_clone_starts_with_the_same_files_and_goes_its_own_way() {
     fs::write(upper.root_upper.join("shared"), "before").unwrap();
     fs::create_dir_all(upper.root_work.join("work/incompat/volatile")).unwrap();
 
-    let clone = directories(store.clone(&id('a'), &id('b'), &unlimited()).unwrap());
+    let clone = directories(store.clone_upper(&id('a'), &id('b'), &unlimited()).unwrap());
     fs::write(upper.root_upper.join("shared"), "after").unwrap();
     assert_eq!(fs::read(clone.root_upper.join("shared")).unwrap(), b"before");
     assert!(!clone.root_work.join("work").exists(), "the overlay starts fresh");
-    assert!(matches!(store.clone(&id('a'), &id('b'), &unlimited()), Err(Error::Exists(_))));
-    assert!(matches!(store.clone(&id('x'), &id('c'), &unlimited()), Err(Error::NotFound(_))));
+    assert!(matches!(store.clone_upper(&id('a'), &id('b'), &unlimited()), Err(Error::Exists(_))));
+    assert!(matches!(store.clone_upper(&id('x'), &id('c'), &unlimited()), Err(Error::NotFound(_))));
     store.close().unwrap();
 }
 
@@ -328,6 +328,30 @@ fn a_pool_gives_room_ahead_of_its_writers() {
     assert!(after.total > before.total && written > before.total, "{before:?} {after:?} {written}");
 }
 
+/// The kernel buffers what a program writes: none of it is on the disk when the pool's first room is used up.
+#[test]
+fn a_writer_that_the_kernel_buffers_meets_no_end_either() {
+    let data = Data::new();
+    let Some(store) = data.pool() else { return };
+    let upper = directories(store.create(&id('a'), Storage::Disk, &unlimited()).unwrap());
+    let before = store.health().unwrap().pool.unwrap();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // As often as the engine looks.
+        scope.spawn(|| {
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                store.make_room().unwrap();
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        });
+        let mut file = File::create(upper.root_upper.join("file")).unwrap();
+        let block = vec![7; 1 << 20];
+        let done = (0..(before.total + (before.total >> 2)) >> 20).try_for_each(|_| file.write_all(&block));
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        done.unwrap();
+    });
+}
+
 #[test]
 fn a_data_directory_deleted_under_its_server_starts_anew() {
     let data = Data::new();
@@ -381,7 +405,7 @@ fn without_a_pool_a_limit_is_refused_with_the_remedy() {
     let used = store.used(&id('a')).unwrap();
     assert!((10_000..1 << 20).contains(&used.bytes), "{used:?}");
     assert_eq!(used.inodes, Some(6), "four directories, a file and a link that is not followed");
-    store.clone(&id('a'), &id('b'), &unlimited()).unwrap();
+    store.clone_upper(&id('a'), &id('b'), &unlimited()).unwrap();
     store.remove(&id('a')).unwrap();
     assert_eq!(store.empty_trash().unwrap(), 1);
 }

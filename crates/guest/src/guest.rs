@@ -32,6 +32,16 @@ pub struct Configuration {
     pub default_cwd: Option<String>,
 }
 
+impl Configuration {
+    /// Makes the default working folder, as container runtimes do: tools that write an image without running anything in it
+    /// rely on that. Where it cannot be made, a process that starts there says so.
+    pub fn make_default_cwd(&self) {
+        if let Some(path) = self.default_cwd.as_deref().filter(|path| path.starts_with('/')) {
+            let _ = std::fs::create_dir_all(path);
+        }
+    }
+}
+
 /// Why an ordinary user's sandbox without a range of ids has no other user.
 pub const ONE_ID: &str =
     "this sandbox has one user id, because its server runs without root and without a range in /etc/subuid";
@@ -61,6 +71,7 @@ pub struct Guest {
 
 impl Guest {
     pub fn new(configuration: Configuration, kills: Kills) -> rustix::io::Result<Self> {
+        configuration.make_default_cwd();
         Ok(Guest {
             started: Instant::now(),
             configuration: Mutex::new(configuration),

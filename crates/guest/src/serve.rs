@@ -68,7 +68,10 @@ fn answer(guest: &Arc<Guest>, connection: &mut Connection, request: Request) -> 
                 configuration.env = env;
             }
             configuration.default_user = default_user.or(configuration.default_user.take());
-            configuration.default_cwd = default_cwd.or(configuration.default_cwd.take());
+            if default_cwd.is_some() {
+                configuration.default_cwd = default_cwd;
+                configuration.make_default_cwd();
+            }
             drop(configuration);
             connection.reply(&Reply::Done)
         }

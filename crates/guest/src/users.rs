@@ -9,6 +9,7 @@ use std::io::Read;
 
 use cove_protocol::{Failure, FailureKind};
 use cove_sys::program::Identity;
+use rustix::fs::{Mode, OFlags};
 
 use crate::failure::{Result, invalid};
 
@@ -87,6 +88,15 @@ impl Users {
                 uid,
                 gid: uid,
                 groups: vec![uid],
+                home: "/".to_owned(),
+                shell: "/bin/sh".to_owned(),
+            },
+            // Every system has one, also an image that has no list of users.
+            (None, _) if who == "root" => User {
+                name: who.to_owned(),
+                uid: 0,
+                gid: 0,
+                groups: vec![0],
                 home: "/".to_owned(),
                 shell: "/bin/sh".to_owned(),
             },
@@ -196,7 +206,11 @@ impl Names<'_> {
 
 fn contents(path: &str) -> String {
     let mut bytes = Vec::new();
-    if let Ok(file) = File::open(path) {
+    // A pipe would keep everybody waiting for its writer, and an image or the sandbox's root can put one there.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    if let Ok(file) = rustix::fs::open(path, flags, Mode::empty()).map(File::from)
+        && file.metadata().is_ok_and(|told| told.is_file())
+    {
         // Uses what can be read; a missing file counts as empty.
         let _ = file.take(LONGEST).read_to_end(&mut bytes);
     }
@@ -212,6 +226,18 @@ mod tests {
             passwd: "root:x:0:0:root:/root:/bin/bash\nuser:x:1000:1000::/home/user:\nbroken\n#off:x:1:1::/:\n".into(),
             group: "root:x:0:\nuser:x:1000:\ndocker:x:990:ann,user\nbad:x:no:user\n".into(),
         }
+    }
+
+    #[test]
+    fn a_pipe_in_place_of_a_list_keeps_nobody_waiting() {
+        let path = std::env::temp_dir().join(format!("cove-users-{}", std::process::id()));
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, kind, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        assert_eq!(contents(path.to_str().unwrap()), "");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "root:x:0:0::/:/bin/sh").unwrap();
+        assert_eq!(contents(path.to_str().unwrap()), "root:x:0:0::/:/bin/sh");
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
@@ -241,6 +267,13 @@ mod tests {
         users.group.push_str("others:x:1000:\n");
         assert_eq!((users.names().user(1000).as_str(), users.names().group(1000).as_str()), ("user", "user"));
         assert_eq!(users.find("other").unwrap().home, "/home/other");
+    }
+
+    #[test]
+    fn root_needs_no_list_of_users() {
+        let root = Users::default().find("root").unwrap();
+        assert_eq!((root.uid, root.gid, root.home.as_str()), (0, 0, "/"));
+        assert_eq!(sandbox().find("root").unwrap().home, "/root", "the list counts where there is one");
     }
 
     #[test]

@@ -26,15 +26,20 @@
 //! * [`frame`]: the five bytes and their limits, for blocking and (feature `tokio`) asynchronous streams
 //! * [`message`]: requests, replies, events and errors
 //! * [`process`], [`file`]: the nouns they speak of
+//! * [`id`], [`layer`]: the names that both the engine and the control plane give to sandboxes, volumes and layers
 
 #![forbid(unsafe_code)]
 
 pub mod file;
 pub mod frame;
+pub mod id;
+pub mod layer;
 pub mod message;
 pub mod process;
 
 pub use frame::{Frame, FrameError, Kind, MAX_PAYLOAD};
+pub use id::{InvalidId, InvalidVolumeId, SandboxId, VolumeId};
+pub use layer::{InvalidLayerId, LayerId};
 pub use message::{Control, Event, Failure, FailureKind, Reply, Request};
 
 /// Rises when a host and a guest of different versions could misunderstand each other. The guest reports it in

@@ -136,7 +136,7 @@ pub fn start(program: &Program<'_>, newborn: &AtomicI32) -> Result<Started, Fail
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PARENT_SETTID | libc::SIGCHLD;
     let in_pipes = matches!(program.streams, Streams::Separate { .. });
     if in_pipes {
-        // No signal tells of its end: nobody but us waits for it.
+        // No signal reports its end: nobody but us waits for it.
         let silent = flags & !libc::SIGCHLD;
         // SAFETY: `founder` upholds the rules of a vfork child: one system call and out. Its stack outlives it, as below.
         let pid = unsafe { libc::clone(founder, top.cast(), silent, std::ptr::null_mut(), newborn.as_ptr()) };

@@ -78,7 +78,7 @@ impl Signals {
     pub fn next(&self) -> io::Result<Option<Received>> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
         let size = size_of::<libc::signalfd_siginfo>();
-        // SAFETY: the buffer is as long as the size that is told.
+        // SAFETY: the buffer is as long as the size that is passed.
         let count = unsafe { libc::read(self.fd.as_raw_fd(), info.as_mut_ptr().cast(), size) };
         if count < 0 {
             let error = io::Error::last_os_error();

@@ -1,6 +1,7 @@
 //! Archived sandboxes: their files are one tar, packed with zstd, in the object store, and nothing is on the machine.
 
 mod drafts;
+mod proof;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,8 +14,9 @@ use object_store::{ObjectStore, ObjectStoreExt as _};
 use tokio::io::AsyncWriteExt as _;
 use tokio_util::io::StreamReader;
 
+use self::proof::{Sum, Unproven};
 use crate::config::Archive;
-use crate::provider::ProviderError;
+use crate::provider::{Handle, ProviderError};
 use crate::sandbox::Sandbox;
 use crate::{App, Error};
 
@@ -74,8 +76,8 @@ fn refused(sandbox: &Sandbox, error: std::io::Error) -> Error {
 
 /// When an archive was packed completely.
 enum Whole {
-    /// With so many bytes.
-    Now(u64),
+    /// With these bytes.
+    Now(Sum),
     Before,
 }
 
@@ -84,7 +86,7 @@ const BUFFER: usize = 256 << 10;
 
 impl App {
     /// Copies files to the object store, then deletes them at the provider. The archive appears as a whole or not at
-    /// all, and the files are deleted only when it is there.
+    /// all, and the files are deleted only when it was read back as it was sent.
     pub(crate) async fn export(&self, sandbox: &Sandbox) -> Result<(), Error> {
         let provider = self.provider(&sandbox.provider)?;
         if self.config().archive.url.is_none() {
@@ -92,25 +94,33 @@ impl App {
         }
         let mut writer = BufWriter::new(Arc::clone(self.objects()), key(sandbox));
         let (mut near, mut far) = tokio::io::duplex(BUFFER);
-        let packing = async move { provider.export(&sandbox.id, &mut near).await };
+        let handle = sandbox.handle();
+        let packing = async {
+            let packed = provider.export(&handle, &mut near).await;
+            // The reader waits for the end.
+            drop(near);
+            packed
+        };
         let (packed, kept) = tokio::join!(packing, async {
-            let kept = tokio::io::copy(&mut far, &mut writer).await;
+            let kept = proof::carry(&mut far, &mut writer).await;
             // Closes the pipe, so that the packer notices that nobody reads.
             drop(far);
             kept
         });
         let whole = match (packed, kept) {
             (_, Err(error)) => Err(refused(sandbox, error)),
-            (Ok(()), Ok(bytes)) => Ok(Whole::Now(bytes)),
+            (Ok(()), Ok(sent)) => Ok(Whole::Now(sent)),
             // A server died while it removed the files: the archive was complete by then.
-            (Err(ProviderError::NotFound(_)), Ok(0)) if self.has_archive(sandbox).await? => Ok(Whole::Before),
+            (Err(ProviderError::NotFound(_)), Ok(sent)) if sent.bytes == 0 && self.has_archive(sandbox).await? => {
+                Ok(Whole::Before)
+            }
             (Err(error), Ok(_)) => Err(error.into()),
         };
         match whole {
-            Ok(Whole::Now(bytes)) => {
+            Ok(Whole::Now(sent)) => {
                 writer.shutdown().await.map_err(|error| refused(sandbox, error))?;
                 self.bring_to_disk(sandbox).await?;
-                self.check_kept(sandbox, bytes).await?;
+                self.check_kept(sandbox, sent).await?;
             }
             Ok(Whole::Before) => {}
             Err(error) => {
@@ -119,7 +129,7 @@ impl App {
                 return Err(error);
             }
         }
-        provider.destroy(&sandbox.id).await?;
+        provider.destroy(&handle).await?;
         Ok(())
     }
 
@@ -131,24 +141,29 @@ impl App {
         }
         let path = self.config().data.join("archive").join(key(sandbox).as_ref());
         let synced = tokio::task::spawn_blocking(move || {
-            std::fs::File::open(&path)?.sync_all()?;
+            let file = std::fs::File::open(&path)?;
+            file.sync_all()?;
+            // It is read back next: from the disk, not from memory, where the kernel does as it is asked.
+            let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
             std::fs::File::open(path.parent().unwrap_or(&path))?.sync_all()
         });
         let synced = synced.await.map_err(|error| Error::internal(format!("sync an archive: {error}")))?;
         synced.map_err(|error| refused(sandbox, error))
     }
 
-    /// The files go next: what was sent must be what is there.
-    async fn check_kept(&self, sandbox: &Sandbox, bytes: u64) -> Result<(), Error> {
-        let kept = self.objects().head(&key(sandbox)).await.map_err(|error| trouble(sandbox, "written", &error))?;
-        if kept.size == bytes {
-            return Ok(());
-        }
-        let reason = format!("the object store has {} of its {bytes} bytes", kept.size);
+    /// The files go next: what was sent must be what is there. An archive that is something else does not stay.
+    async fn check_kept(&self, sandbox: &Sandbox, sent: Sum) -> Result<(), Error> {
+        let reason = match proof::prove(self.objects().as_ref(), &key(sandbox), sent).await {
+            Ok(()) => return Ok(()),
+            Err(Unproven::Store(error)) => return Err(trouble(sandbox, "written", &error)),
+            Err(Unproven::Differs(reason)) => reason,
+        };
+        // The first error is the one to report; the next archive replaces what stays.
+        let _ = self.forget_archive(sandbox).await;
         Err(Error::Archive { id: sandbox.id.to_string(), verb: "written", reason })
     }
 
-    async fn has_archive(&self, sandbox: &Sandbox) -> Result<bool, Error> {
+    pub(crate) async fn has_archive(&self, sandbox: &Sandbox) -> Result<bool, Error> {
         match self.objects().head(&key(sandbox)).await {
             Ok(_) => Ok(true),
             Err(object_store::Error::NotFound { .. }) => Ok(false),
@@ -157,12 +172,11 @@ impl App {
     }
 
     /// Restores files from the object store.
-    pub(crate) async fn import(&self, sandbox: &Sandbox) -> Result<(), Error> {
+    pub(crate) async fn import(&self, sandbox: &Sandbox) -> Result<Handle, Error> {
         let found = self.objects().get(&key(sandbox)).await.map_err(|error| trouble(sandbox, "read", &error))?;
         let mut reader = StreamReader::new(found.into_stream().map_err(std::io::Error::from));
         let provider = self.provider(&sandbox.provider)?;
-        provider.import(&sandbox.spec()?, &mut reader).await?;
-        Ok(())
+        Ok(provider.import(&sandbox.order()?, &mut reader).await?)
     }
 
     pub(crate) async fn forget_archive(&self, sandbox: &Sandbox) -> Result<(), Error> {

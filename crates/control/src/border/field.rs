@@ -3,7 +3,7 @@
 //! A name means the same wherever it stands: in a body, in a query, in every dialect. So one table serves all doors and
 //! the document. What is not named here has the budget of ordinary text.
 
-use cove_engine::network::policy::{MOST_ENTRIES, MOST_RESOLVERS};
+use cove_policy::policy::{MOST_ENTRIES, MOST_RESOLVERS};
 
 /// What a field may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +63,8 @@ pub const LABEL_KEY: usize = 255;
 pub const LABEL_VALUE: usize = 4096;
 /// Whom a sandbox is billed to.
 pub const OWNER: usize = 255;
+/// Tags of one template, and in one request.
+pub const TAGS: usize = 128;
 /// Kinds of event that a webhook names.
 pub const KINDS: usize = 64;
 pub const KIND: usize = 64;
@@ -72,21 +74,32 @@ pub fn of(field: &str) -> Budget {
     match field {
         "code" | "content" | "content_base64" | "data" | "input" | "pty" | "stdin" => CONTENT,
         "args" | "argv" | "cmd" | "command" | "shell" => PROGRAM,
-        "message" | "newValue" | "replacement" => Budget { length: super::MESSAGE, ..ORDINARY },
+        "dockerfile" | "dockerfileContent" | "message" | "newValue" | "replacement" => {
+            Budget { length: super::MESSAGE, ..ORDINARY }
+        }
         "cwd" | "destination" | "file" | "files" | "from" | "path" | "paths" | "pattern" | "source_paths"
         | "target" | "to" | "workDir" => PATH,
-        "env" | "envVars" | "env_vars" | "envs" | "set" => map(1024, 1024, 128 << 10, Characters::NoNul),
+        "arg" | "arguments" | "env" | "envVars" | "env_vars" | "envs" | "set" => {
+            map(1024, 1024, 128 << 10, Characters::NoNul)
+        }
+        // Base64 of at most 64 KiB each.
+        "secrets" => map(64, 128, 96 << 10, Characters::NoNul),
         "labels" | "metadata" => map(LABELS, LABEL_KEY, LABEL_VALUE, Characters::Text),
         "allow" | "allowOut" | "deny" | "denyOut" => list(MOST_ENTRIES, 300),
         "dnsServers" | "resolvers" => list(MOST_RESOLVERS, 64),
         "domainAllowList" | "networkAllowList" => name(64 << 10),
         "kinds" => list(KINDS, KIND),
+        "aliases" | "names" | "tags" => list(TAGS, 300),
+        "archive_name" | "image" | "subpath" | "workdir" => name(4096),
+        "readyCmd" | "startCmd" => PROGRAM,
+        "fromImage" | "fromTemplate" => name(4096),
+        "filesHash" | "hash" => name(64),
         "url" => name(2048),
         "password" => Budget { length: 4096, ..ORDINARY },
         "owner" => name(OWNER),
         "author" | "branch" | "commit" | "context_id" | "email" | "environment" | "group" | "id" | "language"
-        | "mode" | "name" | "organisation" | "provider" | "remote" | "sandbox_id" | "sessionId" | "session_id"
-        | "snapshot" | "tag" | "template" | "templateID" | "user" | "username" => name(255),
+        | "mode" | "name" | "organisation" | "provider" | "recipe" | "remote" | "sandbox_id" | "sessionId"
+        | "session_id" | "snapshot" | "tag" | "template" | "templateID" | "user" | "username" | "variant" => name(255),
         _ => ORDINARY,
     }
 }

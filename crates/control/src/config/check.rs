@@ -5,7 +5,10 @@ use std::ops::Range;
 
 use toml::de::{DeTable, DeValue};
 
-use super::key::{Kind, is_table, named, nearest};
+use super::key::{KIND, Kind, is_table, named, nearest};
+use super::rules::provider_name;
+use crate::nearest::distance;
+use crate::provider;
 
 /// What is wrong, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +47,7 @@ impl fmt::Display for Problem {
 }
 
 /// A key of the file that is right, and its line.
-pub(super) type Found = (&'static str, usize);
+pub(super) type Found = (String, usize);
 
 /// All mistakes in a file's text; empty where there are none.
 pub fn check(text: &str) -> Vec<Problem> {
@@ -71,16 +74,78 @@ fn walk(text: &str, prefix: &str, table: &DeTable<'_>, found: &mut Vec<Found>, p
         match (named(&path), value.get_ref()) {
             (Some(key), value) => match refusal(key.kind, value) {
                 Some(reason) => say(reason),
-                None => found.push((key.name, Problem::at(text, Some(name.span()), "", "").line.unwrap_or_default())),
+                None => found.push((path, line(text, name.span()))),
             },
+            (None, DeValue::Table(inner)) if path == PROVIDERS => providers(text, inner, found, problems),
             (None, DeValue::Table(inner)) if is_table(&path) => walk(text, &path, inner, found, problems),
-            (None, value) if is_table(&path) => say(format!("a table is wanted, not {}", called(value))),
+            (None, value) if path == PROVIDERS || is_table(&path) => {
+                say(format!("a table is wanted, not {}", called(value)));
+            }
             (None, _) => say(match nearest(&path) {
                 Some(known) => format!("no such key; is {known} meant?"),
                 None => "no such key".into(),
             }),
         }
     }
+}
+
+/// The table of tables whose keys depend on their kind.
+pub(super) const PROVIDERS: &str = "providers";
+
+fn providers(text: &str, table: &DeTable<'_>, found: &mut Vec<Found>, problems: &mut Vec<Problem>) {
+    for (name, value) in table {
+        let path = format!("{PROVIDERS}.{}", name.get_ref());
+        let mut say = |message: String| problems.push(Problem::at(text, Some(name.span()), &path, &message));
+        if let Some(message) = provider_name(name.get_ref()) {
+            say(message);
+            continue;
+        }
+        match value.get_ref() {
+            DeValue::Table(inner) => match inner.iter().any(|(key, _)| key.get_ref() == KIND) {
+                true => section(text, &path, inner, found, problems),
+                false => say(format!("needs {KIND}, one of {}", provider::Kind::names())),
+            },
+            value => say(format!("a table is wanted, not {}", called(value))),
+        }
+    }
+}
+
+/// One `[providers.NAME]`.
+fn section(text: &str, path: &str, table: &DeTable<'_>, found: &mut Vec<Found>, problems: &mut Vec<Problem>) {
+    let kind = table.iter().find(|(key, _)| key.get_ref() == KIND).and_then(|(_, value)| match value.get_ref() {
+        DeValue::String(word) => provider::Kind::named(word),
+        _ => None,
+    });
+    for (name, value) in table {
+        let (span, name): (_, &str) = (name.span(), name.get_ref());
+        let path = format!("{path}.{name}");
+        let refused = match (name == KIND, kind) {
+            (true, None) => Some(format!("one of {} is wanted", provider::Kind::names())),
+            (true, Some(_)) => None,
+            // What it may have is not known.
+            (false, None) => continue,
+            (false, Some(kind)) => match kind.keys.iter().find(|key| key.name == name) {
+                Some(key) => refusal(key.kind, value.get_ref()),
+                None => Some(no_such_key(kind, name)),
+            },
+        };
+        match refused {
+            Some(reason) => problems.push(Problem::at(text, Some(span), &path, &reason)),
+            None => found.push((path, line(text, span))),
+        }
+    }
+}
+
+fn no_such_key(kind: &provider::Kind, name: &str) -> String {
+    let near = kind.keys.iter().map(|key| (distance(name, key.name), key.name)).min().filter(|(far, _)| *far <= 2);
+    match near {
+        Some((_, known)) => format!("no such key; is {known} meant?"),
+        None => format!("no such key of a provider of kind {}", kind.name),
+    }
+}
+
+fn line(text: &str, span: Range<usize>) -> usize {
+    Problem::at(text, Some(span), "", "").line.unwrap_or_default()
 }
 
 fn refusal(kind: Kind, value: &DeValue<'_>) -> Option<String> {

@@ -56,6 +56,22 @@ pub struct Key {
     pub shown: Shown,
 }
 
+/// A key of `[providers.NAME]`, which depends on the kind of the provider. Its variable is `COVE_PROVIDERS_NAME_KEY`.
+#[derive(Debug, Clone, Copy)]
+pub struct SectionKey {
+    /// As in the section.
+    pub name: &'static str,
+    pub kind: Kind,
+}
+
+/// The key of a section that names the kind of its provider.
+pub(super) const KIND: &str = "kind";
+
+/// The variable that sets a key of a provider's section.
+pub(super) fn section_variable(name: &str, key: &str) -> String {
+    format!("COVE_PROVIDERS_{name}_{key}").replace('-', "_").to_uppercase()
+}
+
 const fn key(name: &'static str, kind: Kind, variable: &'static str) -> Key {
     Key { name, kind, variable, shown: Shown::Plainly }
 }
@@ -74,6 +90,7 @@ pub const KEYS: &[Key] = &[
     key("peer_url", Kind::Text, "COVE_PEER_URL"),
     key("peer_authority", Kind::Text, "COVE_PEER_AUTHORITY"),
     key("domain", Kind::Text, "COVE_DOMAIN"),
+    key("durable", Kind::Switch, "COVE_DURABLE"),
     key("tls.listen", Kind::Text, "COVE_TLS"),
     key("tls.certificate", Kind::Text, "COVE_TLS_CERTIFICATE"),
     key("tls.key", Kind::Text, "COVE_TLS_KEY"),
@@ -81,7 +98,9 @@ pub const KEYS: &[Key] = &[
     key("quota.cpus_per_sandbox", Kind::Number, "COVE_QUOTA_CPUS_PER_SANDBOX"),
     key("quota.memory_per_sandbox", Kind::Integer, "COVE_QUOTA_MEMORY_PER_SANDBOX"),
     key("quota.session_bytes", Kind::Integer, "COVE_QUOTA_SESSION_BYTES"),
+    key("quota.storage_bytes", Kind::Integer, "COVE_QUOTA_STORAGE_BYTES"),
     key("quota.disk_per_sandbox", Kind::Integer, "COVE_QUOTA_DISK_PER_SANDBOX"),
+    key("quota.disk_bytes", Kind::Integer, "COVE_QUOTA_DISK_BYTES"),
     key("quota.pids_per_sandbox", Kind::Integer, "COVE_QUOTA_PIDS_PER_SANDBOX"),
     key("quota.running_sandboxes", Kind::Integer, "COVE_QUOTA_RUNNING_SANDBOXES"),
     key("quota.sandboxes", Kind::Integer, "COVE_QUOTA_SANDBOXES"),
@@ -110,6 +129,21 @@ pub const KEYS: &[Key] = &[
     key("retention.usage_seconds", Kind::Integer, "COVE_RETENTION_USAGE_SECONDS"),
     key("retention.events_seconds", Kind::Integer, "COVE_RETENTION_EVENTS_SECONDS"),
     key("retention.idempotency_keys_seconds", Kind::Integer, "COVE_RETENTION_IDEMPOTENCY_KEYS_SECONDS"),
+    key("builds.at_once", Kind::Integer, "COVE_BUILDS_AT_ONCE"),
+    key("builds.per_organisation", Kind::Integer, "COVE_BUILDS_PER_ORGANISATION"),
+    key("builds.timeout_seconds", Kind::Integer, "COVE_BUILDS_TIMEOUT_SECONDS"),
+    key("builds.cpus", Kind::Number, "COVE_BUILDS_CPUS"),
+    key("builds.memory", Kind::Integer, "COVE_BUILDS_MEMORY"),
+    key("builds.disk", Kind::Integer, "COVE_BUILDS_DISK"),
+    key("builds.image_bytes", Kind::Integer, "COVE_BUILDS_IMAGE_BYTES"),
+    key("builds.file_bytes", Kind::Integer, "COVE_BUILDS_FILE_BYTES"),
+    key("builds.keep_days", Kind::Integer, "COVE_BUILDS_KEEP_DAYS"),
+    key("builds.keep_unused_seconds", Kind::Integer, "COVE_BUILDS_KEEP_UNUSED_SECONDS"),
+    key("builds.recipes", Kind::Text, "COVE_BUILDS_RECIPES"),
+    key("images.registry", Kind::Text, "COVE_IMAGES_REGISTRY"),
+    key("images.mirrors", Kind::Text, "COVE_IMAGES_MIRRORS"),
+    key("images.aliases", Kind::Text, "COVE_IMAGES_ALIASES"),
+    key("images.insecure", Kind::Text, "COVE_IMAGES_INSECURE"),
     key("prices.cpu_hour", Kind::Number, "COVE_PRICES_CPU_HOUR"),
     key("prices.memory_gib_hour", Kind::Number, "COVE_PRICES_MEMORY_GIB_HOUR"),
     key("prices.disk_gib_hour", Kind::Number, "COVE_PRICES_DISK_GIB_HOUR"),
@@ -132,6 +166,17 @@ pub(super) fn is_table(name: &str) -> bool {
     KEYS.iter().any(|key| key.name.split_once('.').is_some_and(|(table, _)| table == name))
 }
 
+/// The variable that was probably meant by one that sets nothing: at most two letters differ. `None` for others' variables.
+pub fn misspelt(variable: &str) -> Option<&'static str> {
+    // A short name is like many others.
+    let is_ours = variable.starts_with("COVE_") && variable.len() >= 12;
+    if !is_ours || KEYS.iter().any(|key| key.variable == variable) {
+        return None;
+    }
+    let near = KEYS.iter().map(|key| (distance(variable, key.variable), key.variable)).min()?;
+    (near.0 <= 2).then_some(near.1)
+}
+
 /// The key, or table, that was probably meant: at most two letters differ, or the right name is in the wrong table.
 pub(super) fn nearest(name: &str) -> Option<&'static str> {
     let plain = name.to_lowercase().replace('-', "_");
@@ -151,6 +196,14 @@ pub(super) fn nearest(name: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_variable_with_a_slip_is_recognised_and_those_of_others_are_left_alone() {
+        assert_eq!(misspelt("COVE_QUOTA_SANDBOKSES"), Some("COVE_QUOTA_SANDBOXES"));
+        for name in ["COVE_QUOTA_SANDBOXES", "COVE_URL", "COVE_QUIET", "COVE_BIN", "COVE_SEED", "COVE_LONG", "PATH"] {
+            assert_eq!(misspelt(name), None, "{name}");
+        }
+    }
 
     #[test]
     fn the_key_that_was_meant_is_named() {

@@ -8,14 +8,17 @@ pub mod key;
 pub mod load;
 mod rules;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 pub use check::{Problem, check};
-use cove_engine::spec::Target;
+use cove_policy::Target;
+pub use key::misspelt;
 pub use load::{Flag, Layers, Loaded, Origin};
 use serde::{Deserialize, Serialize};
 
 use crate::key::Quota;
+use crate::provider::Kind;
 use crate::sandbox::IdleMeasure;
 use crate::sandbox::timers::IDLE_DEFAULT;
 use crate::usage::Prices;
@@ -27,8 +30,10 @@ pub struct Config {
     pub data: PathBuf,
     /// `sqlite://…` or `postgres://…`; a file in the data directory where absent.
     pub database_url: Option<String>,
-    /// The provider of sandboxes that name none.
+    /// The provider of sandboxes that name none: the name of a section, or a kind that needs none.
     pub provider: String,
+    /// Where sandboxes can run, by name.
+    pub providers: BTreeMap<String, Section>,
     /// The first key; made and kept in the data directory where absent.
     pub api_key: Option<String>,
     /// How clients reach this server; taken from each request's Host where absent.
@@ -40,6 +45,8 @@ pub struct Config {
     pub peer_authority: Option<PathBuf>,
     /// Previews are at `{port}-{id}.{domain}`.
     pub domain: String,
+    /// Pauses and stops write a manifest of the sandbox's files, unless a request says otherwise.
+    pub durable: bool,
     pub tls: Tls,
     pub e2b: E2b,
     /// Maxima of an organisation that has none of its own.
@@ -51,6 +58,8 @@ pub struct Config {
     pub metrics: Metrics,
     pub orphans: Orphans,
     pub retention: Retention,
+    pub builds: Builds,
+    pub images: Images,
     pub prices: Prices,
     pub archive: Archive,
     pub log: Log,
@@ -63,7 +72,7 @@ pub struct Config {
 
 /// Targets as people write them.
 mod targets {
-    use cove_engine::spec::Target;
+    use cove_policy::Target;
     use serde::{Deserialize as _, Deserializer, Serializer};
 
     pub fn serialize<S: Serializer>(targets: &[Target], to: S) -> Result<S::Ok, S::Error> {
@@ -74,6 +83,38 @@ mod targets {
         let text = String::deserialize(from)?;
         let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
         entries.map(|entry| entry.parse().map_err(serde::de::Error::custom)).collect()
+    }
+}
+
+/// A provider: `[providers.NAME]`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Section {
+    /// What it is; its other keys depend on this.
+    pub kind: String,
+    #[serde(flatten)]
+    pub keys: toml::Table,
+}
+
+impl Section {
+    fn of(kind: &str) -> Section {
+        Section { kind: kind.to_owned(), keys: toml::Table::new() }
+    }
+
+    /// A key that is an integer and not negative, which was checked when it was read.
+    pub fn integer(&self, key: &str) -> Option<u64> {
+        self.keys.get(key)?.as_integer().and_then(|number| number.try_into().ok())
+    }
+}
+
+impl Config {
+    /// The providers of this server: those with a section, and the default one. That needs no section where its name is
+    /// the name of a kind, as all configurations were written before there were sections.
+    pub fn sections(&self) -> BTreeMap<String, Section> {
+        let mut sections = self.providers.clone();
+        if Kind::named(&self.provider).is_some() {
+            sections.entry(self.provider.clone()).or_insert_with(|| Section::of(&self.provider));
+        }
+        sections
     }
 }
 
@@ -146,7 +187,8 @@ pub struct Connections {
     pub per_organisation: u64,
     /// Requests and streams under way that came to one sandbox without a key; an eighth of `most` where zero.
     pub per_sandbox: u64,
-    /// Bytes of incomplete WebSocket messages, of one organisation.
+    /// Bytes of incomplete WebSocket messages, of one organisation. Bodies that its requests hold in memory may have four
+    /// times as many together.
     pub unfinished_bytes: u64,
     /// Addresses and networks of reverse proxies, separated by commas. A proxy connects for many people, so
     /// `per_address` does not apply to it.
@@ -218,7 +260,8 @@ impl Default for Orphans {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retention {
-    /// Sandboxes that were destroyed, with their labels, samples and idempotency keys.
+    /// Sandboxes that were destroyed, with their labels, samples and idempotency keys; templates, snapshots and volumes
+    /// that were deleted.
     pub destroyed_sandboxes_seconds: u64,
     /// Who changed what.
     pub audit_seconds: u64,
@@ -240,6 +283,73 @@ impl Default for Retention {
             events_seconds: 30 * DAY,
             idempotency_keys_seconds: 7 * DAY,
         }
+    }
+}
+
+/// How templates are built.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Builds {
+    /// Builds that this server does at one time; others wait.
+    pub at_once: u32,
+    /// Of these, those of one organisation.
+    pub per_organisation: u32,
+    /// How long a build may take.
+    pub timeout_seconds: u64,
+    /// Processors of the sandbox that its steps run in.
+    pub cpus: f64,
+    /// Bytes of its memory.
+    pub memory: u64,
+    /// Bytes that its steps may write.
+    pub disk: u64,
+    /// Bytes of an image as it is fetched.
+    pub image_bytes: u64,
+    /// Bytes of an archive that is sent for a build.
+    pub file_bytes: u64,
+    /// Days that steps, images and archives are kept after their last use; zero is for ever.
+    pub keep_days: u32,
+    /// Seconds that a layer stays after its last use which no template, snapshot, step, image or sandbox needs any more.
+    pub keep_unused_seconds: u64,
+    /// The folder with recipes of your own; `recipes` in the data directory where absent.
+    pub recipes: Option<PathBuf>,
+}
+
+impl Default for Builds {
+    fn default() -> Self {
+        Builds {
+            at_once: 4,
+            per_organisation: 2,
+            timeout_seconds: 3600,
+            cpus: 2.0,
+            memory: 2 << 30,
+            disk: 10 << 30,
+            image_bytes: 20 << 30,
+            file_bytes: 2 << 30,
+            keep_days: 14,
+            keep_unused_seconds: 600,
+            recipes: None,
+        }
+    }
+}
+
+/// Where images come from. Lists are separated by commas.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Images {
+    /// The registry of names without one, such as `ubuntu:22.04`.
+    pub registry: String,
+    /// Where a registry is reached, before its own name is tried: `REGISTRY=HOST[:PORT][/PREFIX]`, in the order to try them.
+    pub mirrors: String,
+    /// What stands for an image: `NAME=OTHER` for another image, `NAME=template:NAME` for a template. A name without a tag
+    /// means all of its tags.
+    pub aliases: String,
+    /// Registries that may be talked to without TLS, beside those on this machine.
+    pub insecure: String,
+}
+
+impl Default for Images {
+    fn default() -> Self {
+        Images { registry: "docker.io".into(), mirrors: String::new(), aliases: String::new(), insecure: String::new() }
     }
 }
 
@@ -292,12 +402,14 @@ impl Default for Config {
             listen: "127.0.0.1:7070".into(),
             data: PathBuf::from("/var/lib/cove"),
             database_url: None,
-            provider: "local".into(),
+            provider: crate::provider::local::KIND.name.into(),
+            providers: BTreeMap::new(),
             api_key: None,
             public_url: None,
             peer_url: None,
             peer_authority: None,
             domain: "localhost".into(),
+            durable: false,
             tls: Tls::default(),
             e2b: E2b::default(),
             quota: Quota::default(),
@@ -307,6 +419,8 @@ impl Default for Config {
             metrics: Metrics::default(),
             orphans: Orphans::default(),
             retention: Retention::default(),
+            builds: Builds::default(),
+            images: Images::default(),
             prices: Prices::default(),
             archive: Archive::default(),
             log: Log::default(),
@@ -327,8 +441,9 @@ impl Config {
             public_url: text(),
             peer_url: text(),
             peer_authority: Some("a".into()),
-            quota: Quota { organisation_requests_per_second: Some(1), ..Quota::default() },
+            quota: Quota { organisation_requests_per_second: Some(1), disk_bytes: Some(1), ..Quota::default() },
             tls: Tls { listen: text(), certificate: Some("c".into()), key: Some("k".into()) },
+            builds: Builds { recipes: Some("r".into()), ..Builds::default() },
             archive: Archive { url: text(), endpoint: text(), region: text() },
             telemetry: Telemetry { endpoint: text(), ..Telemetry::default() },
             ..Config::default()

@@ -1,6 +1,8 @@
 //! Values that are valid each, but do not go together.
 
 use super::{Config, Problem};
+use crate::provider::Kind;
+use crate::provider::kind::Count;
 use crate::sandbox::timers::LONGEST_SECONDS;
 
 impl Config {
@@ -32,6 +34,9 @@ impl Config {
         {
             say("database_url", "begins with sqlite:, postgres:// or postgresql://".into());
         }
+        if self.database_url.as_deref().is_some_and(|url| url.ends_with("://")) {
+            say("database_url", "names no database; write postgres://USER:PASSWORD@HOST/DATABASE".into());
+        }
         if let Some(url) = self.archive.url.as_deref().filter(|url| !url.starts_with("s3://")) {
             say("archive.url", format!("{url:?} does not begin with s3://"));
         }
@@ -51,11 +56,21 @@ impl Config {
         {
             say("api_key", "16 to 256 characters; `e2b_` and 40 hexadecimal digits suit every SDK".into());
         }
+        if self.data.as_os_str().is_empty() {
+            say("data", "names no directory".into());
+        }
         if self.domain.is_empty() || self.domain.contains(['/', ' ']) {
             say("domain", format!("{:?} is not a host name", self.domain));
         }
+        self.provider_contradictions(&mut say);
         if self.capacity.launches == 0 {
             say("capacity.launches", "at least 1".into());
+        }
+        if self.builds.at_once == 0 || self.builds.per_organisation == 0 {
+            say("builds.at_once", "it and builds.per_organisation are at least 1".into());
+        }
+        if let Err((key, message)) = crate::image::registries::names(&self.images) {
+            say(key, message);
         }
         if self.timers.idle_seconds > LONGEST_SECONDS {
             say("timers.idle_seconds", format!("at most {LONGEST_SECONDS}, which is 60 years"));
@@ -65,6 +80,45 @@ impl Config {
         }
         problems
     }
+
+    fn provider_contradictions(&self, say: &mut impl FnMut(&str, String)) {
+        for (name, section) in &self.providers {
+            if let Some(message) = provider_name(name) {
+                say(&format!("providers.{name}"), message);
+            }
+            if Kind::named(&section.kind).is_none() {
+                let message = format!("{:?} is not one of {}", section.kind, Kind::names());
+                say(&format!("providers.{name}.kind"), message);
+            }
+        }
+        let sections = self.sections();
+        if !sections.contains_key(&self.provider) {
+            let name = &self.provider;
+            let known: Vec<&str> = sections.keys().map(String::as_str).collect();
+            let known = if known.is_empty() { Kind::names() } else { known.join(", ") };
+            say("provider", format!("there is no [providers.{name}]; write one with its kind, or name one of {known}"));
+        }
+        for (name, section) in &sections {
+            let first = sections.iter().find(|(_, other)| other.kind == section.kind).map(|(first, _)| first);
+            let only_one = Kind::named(&section.kind).is_some_and(|kind| kind.count == Count::One);
+            let Some(first) = first.filter(|first| only_one && *first != name) else { continue };
+            let remedy = if self.providers.contains_key(first) && self.providers.contains_key(name) {
+                "remove one of them".to_owned()
+            } else {
+                let written = if self.providers.contains_key(first) { first } else { name };
+                format!("write provider = {written:?}, or name that section {:?}", self.provider)
+            };
+            let message = format!("{first} is of kind {} too, and a server has one of them; {remedy}", section.kind);
+            say(&format!("providers.{name}.kind"), message);
+        }
+    }
+}
+
+/// What is wrong with the name of a provider. It is part of variables, and of rows in the database.
+pub(super) fn provider_name(name: &str) -> Option<String> {
+    let letters = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    let fits = letters && (1..=32).contains(&name.len());
+    (!fits).then(|| "a provider's name is 1 to 32 lower-case letters, digits and '-'".to_owned())
 }
 
 fn is_port(text: &str) -> bool {

@@ -15,6 +15,7 @@ use tower::ServiceExt as _;
 
 use super::crowd::Busy;
 use super::line::{End, Tenant};
+use super::unread;
 use crate::Error;
 use crate::door::native::error::ApiError;
 use crate::right::{Admission, Ended};
@@ -28,6 +29,7 @@ pub async fn attend(
     request: Request<Body>,
 ) -> Response {
     let ended = admission.ended().clone();
+    let (request, unread) = unread::lend(request);
     let answered = tokio::select! {
         biased;
         () = ended.cancelled() => None,
@@ -49,6 +51,7 @@ pub async fn attend(
         tenant.moves_in(admission, busy, end);
         return response;
     }
+    unread.hear_out().await;
     response.map(|body| {
         if body.is_end_stream() {
             return body;

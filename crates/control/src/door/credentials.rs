@@ -4,6 +4,8 @@
 //! and the cookies that keep them. By name where the name is ours, by value where a program may use the same header: an
 //! application's own `Authorization` passes, one that holds a key of this server does not, revoked or not.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use axum::body::Body;
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, header};
@@ -38,6 +40,10 @@ const SHARED: [HeaderName; 4] = [
     HeaderName::from_static("x-access-token"),
 ];
 
+/// How many words of one request are looked up in the store. A request without a key may be full of words that look like
+/// keys, and each costs a read. A word beyond counts as a key and is taken off.
+const LOOKUPS: usize = 32;
+
 /// One pair of a query, decoded.
 pub struct Pair<'a> {
     pub name: String,
@@ -64,7 +70,7 @@ pub fn query_without_ours(uri: &Uri) -> String {
 
 /// Takes off all that is ours.
 pub async fn take_off(app: &App, sandbox: &Sandbox, request: &mut Request<Body>) {
-    let ours = Ours { app, sandbox };
+    let ours = Ours { app, sandbox, lookups: AtomicUsize::new(0) };
     let mut kept = Vec::new();
     for pair in pairs(request.uri()) {
         let by_name = PARAMETERS.contains(&pair.name.as_str());
@@ -102,9 +108,20 @@ pub async fn take_off(app: &App, sandbox: &Sandbox, request: &mut Request<Body>)
 struct Ours<'a> {
     app: &'a App,
     sandbox: &'a Sandbox,
+    /// That this request has had.
+    lookups: AtomicUsize,
+}
+
+/// Counts one lookup more; `false` where the request has had all of them.
+fn may_look_up(so_far: &AtomicUsize) -> bool {
+    so_far.fetch_add(1, Ordering::Relaxed) < LOOKUPS
 }
 
 impl Ours<'_> {
+    async fn is_a_key(&self, word: &str) -> bool {
+        !may_look_up(&self.lookups) || self.app.is_a_key(word).await
+    }
+
     async fn is_shown_in(&self, name: &HeaderName, value: &HeaderValue) -> bool {
         let text = String::from_utf8_lossy(value.as_bytes());
         // A page that was opened by a link names the link where it comes from.
@@ -134,7 +151,7 @@ impl Ours<'_> {
     async fn is_in(&self, text: &str) -> bool {
         for word in text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_') {
             let token = same(word, &self.sandbox.access_token) || same(word, &self.sandbox.traffic_token);
-            if token || has_the_form_of_a_key(word) && self.app.is_a_key(word).await {
+            if token || has_the_form_of_a_key(word) && self.is_a_key(word).await {
                 return true;
             }
         }
@@ -143,7 +160,7 @@ impl Ours<'_> {
 
     async fn is_ours(&self, secret: &str) -> bool {
         let tokens = [&self.sandbox.access_token, &self.sandbox.traffic_token];
-        tokens.into_iter().any(|token| same(secret, token)) || self.app.is_a_key(secret).await
+        tokens.into_iter().any(|token| same(secret, token)) || self.is_a_key(secret).await
     }
 
     /// The cookies that are the program's own, in one header.
@@ -189,6 +206,12 @@ mod tests {
     fn parameters_are_ours_in_any_spelling_and_the_rest_stays_as_it_was_written() {
         let uri: Uri = "/a?x=%20&cove%5Ftoken=1&y&DAYTONA_SANDBOX_AUTH_KEY=2&cove_tokens=3".parse().unwrap();
         assert_eq!(query_without_ours(&uri), "x=%20&y&cove_tokens=3");
+    }
+
+    #[test]
+    fn a_request_has_so_many_lookups_and_no_more() {
+        let so_far = AtomicUsize::new(0);
+        assert_eq!((0..10_000).filter(|_| may_look_up(&so_far)).count(), LOOKUPS);
     }
 
     #[test]

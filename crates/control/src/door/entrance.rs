@@ -9,7 +9,6 @@ use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::peer::SENT_ON_BY;
 use crate::App;
 use crate::peer::proof;
 
@@ -31,7 +30,7 @@ async fn enter(State(app): State<App>, mut request: Request, next: Next) -> Resp
         }
     };
     // A sender without proof is an ordinary client.
-    let said = request.headers_mut().remove(SENT_ON_BY);
+    let said = request.headers_mut().remove(proof::HEADER);
     if let (Some(said), Some(secret)) = (said, app.peer_secret()) {
         let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
         let now = app.now().as_millisecond();

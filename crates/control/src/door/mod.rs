@@ -7,6 +7,7 @@
 //!             /e2b       E2B's API
 //!             /daytona   Daytona's API, toolbox and previews
 //!             / · /healthz · /metrics
+//!             /peer      other servers of the same store
 //! ```
 //!
 //! A name decides before any path does. Every route of every door is a row of a table with what it asks for ([`table`]);
@@ -16,7 +17,9 @@ mod credentials;
 pub mod daytona;
 pub mod e2b;
 pub(crate) mod entrance;
+mod form;
 mod known;
+mod layers;
 mod link;
 pub mod native;
 mod observe;
@@ -37,7 +40,8 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 
-use crate::App;
+use crate::sandbox::Sandbox;
+use crate::{App, Error};
 use table::{Needs, Route, Table};
 
 /// Every door of the server.
@@ -50,19 +54,26 @@ pub fn router(app: App) -> Router {
         .nest("/api", native::router(app.clone()))
         .nest("/e2b", e2b.api())
         .nest("/daytona", daytona::router(app.clone()))
+        .fallback(root::no_such_page)
         .layer(axum::middleware::from_fn_with_state(e2b, e2b::by_name))
         .layer(axum::middleware::from_fn_with_state(app, observe::observe))
         // Outermost: what another server must answer none of our doors can.
         .layer(axum::middleware::from_fn_with_state(director, peer::direct))
 }
 
-/// What belongs to no dialect, and to everybody.
+/// What the doors remember of a copy of a sandbox, whichever of them makes it: what the sandbox is to the clients of
+/// each, and nothing that opens the source.
+fn note_of_copy(source: &Sandbox) -> Result<serde_json::Value, Error> {
+    Ok(e2b::facts::Facts::of(source).into_note(&daytona::note_of_copy(source)?))
+}
+
+/// What belongs to no dialect. All but the last are everybody's; that one asks for its proof itself.
 fn table() -> Table<App> {
-    Table::new().get("/", Needs::Nothing, root::page).get("/healthz", Needs::Nothing, health).get(
-        "/metrics",
-        Needs::Nothing,
-        prometheus::metrics,
-    )
+    Table::new()
+        .get("/", Needs::Nothing, root::page)
+        .get("/healthz", Needs::Nothing, health)
+        .get("/metrics", Needs::Nothing, prometheus::metrics)
+        .get("/peer/layers/{id}", Needs::Peer, layers::send)
 }
 
 /// How a request comes to a table.
@@ -85,6 +96,7 @@ pub fn routes() -> Vec<(At, Route)> {
         (At::Path("/daytona/api"), daytona::api_routes()),
         (At::Path("/daytona/toolbox/{id}"), daytona::toolbox_routes()),
         (At::Path("/daytona/preview"), daytona::preview_routes()),
+        (At::Path("/daytona/storage"), daytona::storage_routes()),
     ];
     tables.into_iter().flat_map(|(at, rows)| rows.into_iter().map(move |row| (at, row))).collect()
 }

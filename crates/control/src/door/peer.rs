@@ -15,22 +15,20 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use cove_engine::SandboxId;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use cove_protocol::SandboxId;
+use hyper_util::rt::TokioIo;
 
 use super::native::auth;
 use super::native::error::ApiError;
+use super::size;
 use crate::door::entrance::SentOn;
-use crate::peer::Peer;
+use crate::peer::line::{self, Client};
 use crate::peer::proof::SentOn as SentOnProof;
+use crate::peer::{Peer, proof};
 use crate::sandbox::Sandbox;
+use crate::secret::same;
 use crate::{App, Caller, Error, border, heavy};
 
-/// By whom it was sent on.
-pub(crate) const SENT_ON_BY: &str = "cove-sent-on-by";
 /// How long a server may take to answer, or to say that it lives; and how often it may fail to.
 const ASK_AGAIN: std::time::Duration = std::time::Duration::from_secs(2);
 const MISSES: u32 = 2;
@@ -40,19 +38,13 @@ const BODY_MAX: usize = border::CONTENT;
 #[derive(Clone)]
 pub struct Director {
     app: App,
-    client: Client<HttpsConnector<HttpConnector>, Body>,
+    client: Client,
 }
 
 impl Director {
     pub fn new(app: App) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(std::time::Duration::from_secs(5)));
-        connector.set_nodelay(true);
-        connector.enforce_http(false);
-        let secured = HttpsConnectorBuilder::new().with_tls_config(app.peer_trust().clone());
-        // HTTP/1.1 on both: an upgrade is an upgrade on the other side too.
-        let connector = secured.https_or_http().enable_http1().wrap_connector(connector);
-        Director { app, client: Client::builder(TokioExecutor::new()).build(connector) }
+        let client = line::client(&app);
+        Director { app, client }
     }
 
     /// Ends when a server that was asked something does not say that it lives either. An answer may take hours; a word on
@@ -104,44 +96,67 @@ pub async fn direct(State(director): State<Director>, request: Request, next: Ne
     let (subject, request) = match subject {
         Subject::Nothing => return next.run(request).await,
         // Held in memory: for those alone who have a key. To others the doors say no.
-        Subject::InBody if caller(app, request.headers()).await.is_err() => return next.run(request).await,
+        Subject::InBody if caller(app, request.uri(), request.headers()).await.is_err() => {
+            return next.run(request).await;
+        }
         Subject::InBody => match read_named(request).await {
             Ok(read) => read,
             Err(response) => return response,
         },
         subject => (subject, request),
     };
-    let sandbox = match find(app, &subject, request.headers()).await {
+    let sandbox = match find(app, &subject, request.uri(), request.headers()).await {
         Ok(Some(sandbox)) => sandbox,
         // The doors know how to say no, each in its own words.
         Ok(None) | Err(_) => return next.run(request).await,
     };
     match app.owner_elsewhere(&sandbox).await {
         Ok(Some(Peer { id, url: Some(url), .. })) => {
+            let (uri, headers) = (request.uri().clone(), request.headers().clone());
             let sent = tokio::select! {
                 sent = send_on(&director, &url, request) => sent,
                 () = director.falls_silent(&url) => Err("does not answer".to_owned()),
             };
-            sent.unwrap_or_else(|reason| {
-                // Where it is, in the network of the servers, is not for callers.
-                tracing::warn!(sandbox = %sandbox.id, server = id, url, reason, "send a request on");
-                let message = format!("sandbox {} is on server {id}, which {reason}; try again later", sandbox.id);
-                ApiError(Error::exhausted(message)).into_response()
-            })
+            match sent {
+                Ok(answer) => answer,
+                Err(reason) => {
+                    // Where it is, in the network of the servers, is not for callers.
+                    tracing::warn!(sandbox = %sandbox.id, server = id, url, reason, "send a request on");
+                    let caller = caller(app, &uri, &headers).await.ok();
+                    ApiError(unanswered(&sandbox, caller.as_ref(), &headers, &id, &reason)).into_response()
+                }
+            }
         }
         Ok(_) | Err(_) => next.run(request).await,
     }
 }
 
-async fn caller(app: &App, headers: &HeaderMap) -> Result<Caller, Error> {
-    match auth::secret(headers) {
+/// What is said when the sandbox's server gives no answer. That server has not judged the caller's right, so it is judged
+/// here: to those without one the sandbox does not exist, and the server's name is for its organisation alone.
+fn unanswered(sandbox: &Sandbox, caller: Option<&Caller>, headers: &HeaderMap, server: &str, reason: &str) -> Error {
+    let id = &sandbox.id;
+    let tokens = [&sandbox.access_token, &sandbox.traffic_token];
+    let shows_a_token = || headers.values().any(|value| tokens.iter().any(|token| same(value.as_bytes(), token)));
+    match caller {
+        Some(caller) if caller.organisation == sandbox.organisation => {
+            Error::exhausted(format!("sandbox {id} is on server {server}, which {reason}; try again later"))
+        }
+        _ if sandbox.public || shows_a_token() => {
+            Error::exhausted(format!("the server of sandbox {id} does not answer; try again later"))
+        }
+        _ => Error::not_found("sandbox", id.to_string()),
+    }
+}
+
+async fn caller(app: &App, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Error> {
+    match auth::shown(headers, uri.query()) {
         Some(secret) => app.authenticate(&secret).await,
         None => Err(Error::Unauthenticated(String::new())),
     }
 }
 
-async fn find(app: &App, subject: &Subject, headers: &HeaderMap) -> Result<Option<Sandbox>, Error> {
-    let caller = async || caller(app, headers).await;
+async fn find(app: &App, subject: &Subject, uri: &Uri, headers: &HeaderMap) -> Result<Option<Sandbox>, Error> {
+    let caller = async || caller(app, uri, headers).await;
     match subject {
         Subject::Sandbox(id) => app.store().sandbox_by_id(id).await,
         Subject::Named(name) => app.store().sandbox_by_name(&caller().await?.organisation, name).await,
@@ -159,9 +174,7 @@ async fn find(app: &App, subject: &Subject, headers: &HeaderMap) -> Result<Optio
 /// What a JSON body names, and the request as it was.
 async fn read_named(request: Request) -> Result<(Subject, Request), Response> {
     let (parts, body) = request.into_parts();
-    let bytes = axum::body::to_bytes(body, BODY_MAX)
-        .await
-        .map_err(|_| ApiError(Error::invalid("body", format!("at most {} MiB", BODY_MAX >> 20))).into_response())?;
+    let bytes = size::whole(body, BODY_MAX).await.map_err(|error| ApiError(error).into_response())?;
     let text = bytes.clone();
     let named = heavy::run(text.len(), heavy::SMALL, move || named(&text)).await;
     Ok((named, Request::from_parts(parts, Body::from(bytes))))
@@ -228,14 +241,9 @@ async fn send_on(director: &Director, url: &str, mut request: Request) -> Result
     };
     let secret = director.app.peer_secret().ok_or("shares no secret with this one")?;
     let proof = proof.prove(secret, director.app.now().as_millisecond());
-    headers.insert(SENT_ON_BY, HeaderValue::from_str(&proof).map_err(|error| error.to_string())?);
-    let mut answer = director.client.request(request).await.map_err(|error| {
-        let mut cause: &dyn std::error::Error = &error;
-        while let Some(deeper) = cause.source() {
-            cause = deeper;
-        }
-        format!("could not be reached: {cause}")
-    })?;
+    headers.insert(proof::HEADER, HeaderValue::from_str(&proof).map_err(|error| error.to_string())?);
+    let asked = director.client.request(request).await;
+    let mut answer = asked.map_err(|error| format!("could not be reached: {}", line::cause(&error)))?;
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS
         && let Some(client) = client
     {

@@ -1,6 +1,7 @@
 //! `/metrics` in Prometheus' text form: counts of the installation, no names of tenants.
 
 use std::fmt::{Display, Write as _};
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::header;
@@ -10,7 +11,7 @@ use super::native::error::ApiError;
 use super::observe::{BUCKETS, Requests};
 use crate::App;
 use crate::job::JobState;
-use crate::provider::Space;
+use crate::provider::{Provider, Space};
 
 pub async fn metrics(State(app): State<App>) -> Result<Response, ApiError> {
     let mut page = Page::default();
@@ -21,7 +22,7 @@ pub async fn metrics(State(app): State<App>) -> Result<Response, ApiError> {
     pools(&mut page, &app);
     page.family("cove_jobs", "gauge", "Background jobs that wait, run, or were given up; counted up to 1000.");
     for state in [JobState::Queued, JobState::Running, JobState::Failed] {
-        let many = app.store().jobs(None, Some(state), 1000).await?.len();
+        let many = app.store().count_jobs(state).await?;
         page.sample("cove_jobs", &[("state", state.as_str())], many);
     }
     capacity(&mut page, &app);
@@ -67,11 +68,12 @@ fn capacity(page: &mut Page, app: &App) {
 }
 
 fn disks(page: &mut Page, app: &App) {
-    let all: Vec<_> = app.providers().filter_map(|provider| provider.storage()).collect();
     let kept = app.config().capacity.free_disk;
+    let of = |provider: &Arc<dyn Provider>| Some((provider.name().to_owned(), provider.storage(kept)?));
+    let all: Vec<_> = app.providers().filter_map(of).collect();
     page.family("cove_storage_ok", "gauge", "1 where sandboxes' files have room and can be written, 0 where not.");
-    for storage in &all {
-        page.sample("cove_storage_ok", &[], u8::from(storage.refusal(kept).is_none()));
+    for (provider, storage) in &all {
+        page.sample("cove_storage_ok", &[("provider", provider.as_str())], u8::from(storage.trouble.is_none()));
     }
     type Figure = fn(&Space) -> u64;
     let families: [(&str, &str, Figure); 2] = [
@@ -82,10 +84,10 @@ fn disks(page: &mut Page, app: &App) {
     ];
     for (name, help, figure) in families {
         page.family(name, "gauge", help);
-        for storage in &all {
-            page.sample(name, &[("disk", "host")], figure(&storage.host));
+        for (provider, storage) in &all {
+            page.sample(name, &[("provider", provider.as_str()), ("disk", "host")], figure(&storage.disk));
             if let Some(pool) = &storage.pool {
-                page.sample(name, &[("disk", "pool")], figure(pool));
+                page.sample(name, &[("provider", provider.as_str()), ("disk", "pool")], figure(pool));
             }
         }
     }

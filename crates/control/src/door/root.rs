@@ -1,10 +1,14 @@
-//! The page at `/`: what this is, and what to do next. It needs no key and shows nothing of the server's data.
+//! The page at `/`: what this is, and what to do next. It needs no key and shows nothing of the server's data. And the
+//! answer to whoever asks for a path of no door.
 
-use axum::http::{HeaderMap, header};
+use axum::Json;
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{Html, IntoResponse};
 
 /// Longer than any host name that is somebody's.
 const LONGEST_HOST: usize = 261;
+/// Of a path that leads nowhere, as much is told.
+const LONGEST_PATH: usize = 200;
 
 /// The page, with commands for the address that the browser used.
 pub async fn page(headers: HeaderMap) -> impl IntoResponse {
@@ -20,6 +24,14 @@ pub async fn page(headers: HeaderMap) -> impl IntoResponse {
         (header::CACHE_CONTROL, "no-store"),
     ];
     (headers, Html(page))
+}
+
+/// Names the doors: whoever comes here has forgotten the prefix of one.
+pub async fn no_such_page(uri: Uri) -> impl IntoResponse {
+    let path: String = uri.path().chars().take(LONGEST_PATH).collect();
+    let doors = "the API is below /api (/api/docs), E2B's below /e2b, Daytona's below /daytona";
+    let message = format!("there is nothing at {path}: {doors}");
+    (StatusCode::NOT_FOUND, Json(serde_json::json!({ "code": "not_found", "message": message })))
 }
 
 /// A host name with a port, and nothing that means something in HTML or to a shell.

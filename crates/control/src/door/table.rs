@@ -36,8 +36,14 @@ pub enum Needs {
     AccessOrSignature,
     /// The sandbox's access token or its traffic token, unless it was made to ask for none.
     AccessOrTraffic,
+    /// A link that is signed for this upload.
+    SignedUpload,
+    /// The volume's own token.
+    VolumeToken,
     /// What the sandbox asks for at its ports: nothing where it is public, else a key, a token or a link.
     Port,
+    /// A proof that another server of the same store asks.
+    Peer,
 }
 
 /// One route.

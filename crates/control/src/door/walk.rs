@@ -77,7 +77,7 @@ pub fn attempts(things: Things<'_>) -> Vec<Attempt> {
             of_route(*at, route, things, &mut all);
         }
     }
-    // A toolbox wakes its sandbox for those who may look, so a spelling that is another route's, for looking, is theirs.
+    // Those who may look are let into a toolbox, so a spelling that is another route's, for looking, is theirs.
     all.retain(|attempt| {
         attempt.who != Who::Reader || attempt.spelling == Spelling::Own || !is_a_look_inside(attempt, &routes)
     });
@@ -146,6 +146,7 @@ fn is_more_than_a_look(needs: Needs) -> bool {
         Needs::Nothing | Needs::KeyOnSocket => false,
         // A key opens none of these, or only one that may act.
         Needs::Life | Needs::Access | Needs::AccessOrSignature | Needs::AccessOrTraffic | Needs::Port => true,
+        Needs::SignedUpload | Needs::VolumeToken | Needs::Peer => true,
     }
 }
 

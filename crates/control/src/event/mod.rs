@@ -30,10 +30,30 @@ pub enum Kind {
     /// Labels, limits, timers, network or name.
     #[serde(rename = "sandbox.updated")]
     Updated,
+    /// A copy of another.
+    #[serde(rename = "sandbox.forked")]
+    Forked,
+    #[serde(rename = "sandbox.rolled_back")]
+    RolledBack,
+    #[serde(rename = "template.built")]
+    TemplateBuilt,
+    /// A build ended without files.
+    #[serde(rename = "template.failed")]
+    TemplateFailed,
+    #[serde(rename = "template.deleted")]
+    TemplateDeleted,
+    #[serde(rename = "snapshot.created")]
+    SnapshotCreated,
+    #[serde(rename = "snapshot.deleted")]
+    SnapshotDeleted,
+    #[serde(rename = "volume.created")]
+    VolumeCreated,
+    #[serde(rename = "volume.deleted")]
+    VolumeDeleted,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 9] = [
+    pub const ALL: [Kind; 18] = [
         Kind::Created,
         Kind::Started,
         Kind::Paused,
@@ -43,6 +63,15 @@ impl Kind {
         Kind::Destroyed,
         Kind::Failed,
         Kind::Updated,
+        Kind::Forked,
+        Kind::RolledBack,
+        Kind::TemplateBuilt,
+        Kind::TemplateFailed,
+        Kind::TemplateDeleted,
+        Kind::SnapshotCreated,
+        Kind::SnapshotDeleted,
+        Kind::VolumeCreated,
+        Kind::VolumeDeleted,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -56,6 +85,15 @@ impl Kind {
             Kind::Destroyed => "sandbox.destroyed",
             Kind::Failed => "sandbox.failed",
             Kind::Updated => "sandbox.updated",
+            Kind::Forked => "sandbox.forked",
+            Kind::RolledBack => "sandbox.rolled_back",
+            Kind::TemplateBuilt => "template.built",
+            Kind::TemplateFailed => "template.failed",
+            Kind::TemplateDeleted => "template.deleted",
+            Kind::SnapshotCreated => "snapshot.created",
+            Kind::SnapshotDeleted => "snapshot.deleted",
+            Kind::VolumeCreated => "volume.created",
+            Kind::VolumeDeleted => "volume.deleted",
         }
     }
 }
@@ -80,7 +118,7 @@ pub struct Event {
     pub kind: String,
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
-    /// Name, state and cause at that time.
+    /// Name, state and cause at that time, and the manifest of its files where it had one.
     #[schema(value_type = Object)]
     pub data: serde_json::Value,
 }
@@ -118,19 +156,23 @@ impl Default for Bus {
 
 impl App {
     pub(crate) fn sandbox_event(&self, sandbox: &Sandbox, kind: Kind) -> NewEvent {
+        let mut data = serde_json::json!({
+            "name": sandbox.name,
+            "template": sandbox.template,
+            "state": sandbox.state,
+            "cause": sandbox.cause,
+            "labels": sandbox.labels,
+            "owner": sandbox.owner,
+        });
+        if let Some(manifest) = &sandbox.manifest {
+            data["manifest"] = serde_json::json!(manifest);
+        }
         NewEvent {
             organisation: sandbox.organisation.clone(),
             sandbox: Some(sandbox.id.to_string()),
             kind,
             at: self.now(),
-            data: serde_json::json!({
-                "name": sandbox.name,
-                "template": sandbox.template,
-                "state": sandbox.state,
-                "cause": sandbox.cause,
-                "labels": sandbox.labels,
-                "owner": sandbox.owner,
-            }),
+            data,
         }
     }
 

@@ -62,20 +62,44 @@ pub const PRELOADED: [&str; 4] = ["numpy", "numpy.random", "pandas", "matplotlib
 /// The time limit for imports on a busy machine; a slower zygote is useless.
 const WARM_WITHIN: Duration = Duration::from_secs(60);
 
-/// Starts the context's process and sends it its driver. Returns once the process runs; the driver may still be
-/// loading, and accepts cells meanwhile.
-pub async fn start(guest: &Guest, context: &Context) -> Result<Operation, InterpreterError> {
+/// A context's process, and the connection that started it.
+pub struct Started {
+    pub pid: u32,
+    pub operation: Operation,
+}
+
+/// Starts the context's process and gives it its driver. Returns once it has that; the driver may still be loading, and
+/// accepts cells meanwhile, by this connection and by others.
+pub async fn start(guest: &Guest, context: &Context) -> Result<Started, InterpreterError> {
     if context.language == Language::Python
-        && let Some(operation) = copy(guest, context).await?
+        && let Some(started) = copy(guest, context).await?
     {
-        return Ok(operation);
+        return Ok(started);
     }
-    let (argv, first_line) = command(&context.language);
-    let mut operation = open(guest, context, spec(context, argv)).await?;
-    if let Some(line) = first_line {
-        operation.to.stdin(&line).await?;
+    let (argv, text) = command(&context.language);
+    let started = open(guest, context, spec(context, argv)).await?;
+    if let Some(text) = text {
+        match give(guest, started.pid, &[&text]).await {
+            // It ended, or reads nothing: whoever follows it learns how it ended.
+            Ok(()) | Err(GuestError::Failed(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
-    Ok(operation)
+    Ok(started)
+}
+
+/// Writes to a process's standard input. On a connection with a reply: what others send it next, each on a connection of
+/// its own, must not overtake this.
+async fn give(guest: &Guest, pid: u32, texts: &[&[u8]]) -> Result<(), GuestError> {
+    let given = tokio::time::timeout(WARM_WITHIN, async {
+        let mut input = guest.send(&Request::Input { process: Selector::Pid(pid) }).await?;
+        for text in texts {
+            input.to.stdin(text).await?;
+        }
+        input.to.end().await?;
+        input.reply().await
+    });
+    given.await.map_err(|_| GuestError::Timeout(WARM_WITHIN))?.map(drop)
 }
 
 /// Makes sure that a zygote runs, without waiting for its imports.
@@ -116,11 +140,11 @@ async fn has_zygote(guest: &Guest) -> Result<bool, InterpreterError> {
 
 /// The context as a copy of the zygote, which is started if there is none, but not for the default context. `None`
 /// where a copy would differ.
-async fn copy(guest: &Guest, context: &Context) -> Result<Option<Operation>, InterpreterError> {
+async fn copy(guest: &Guest, context: &Context) -> Result<Option<Started>, InterpreterError> {
     let wanted = Spec { copy_of: Some(ZYGOTE_TAG.into()), ..spec(context, vec!["python3".into()]) };
     for start in [true, false] {
         match guest.open(&Request::Start(wanted.clone())).await {
-            Ok((Reply::Started { .. }, operation)) => return Ok(Some(operation)),
+            Ok((Reply::Started { pid, .. }, operation)) => return Ok(Some(Started { pid, operation })),
             Ok((other, _)) => return Err(GuestError::Protocol(format!("start answered {other:?}")).into()),
             Err(GuestError::Failed(failure)) if is_about_directory(context, &failure.message) => {
                 return Err(about_directory(context, failure.kind));
@@ -162,15 +186,7 @@ async fn start_zygote(guest: &Guest, preload: &[&str]) -> Result<Operation, Inte
         }
         Err(error) => return Err(error.into()),
     };
-    // On a connection with a reply: a request for a copy, on another connection, must not overtake the sources.
-    let given = tokio::time::timeout(WARM_WITHIN, async {
-        let mut input = guest.send(&Request::Input { process: Selector::Pid(pid) }).await?;
-        input.to.stdin(format!("{:010}", text.len()).as_bytes()).await?;
-        input.to.stdin(&text).await?;
-        input.to.end().await?;
-        input.reply().await
-    });
-    given.await.map_err(|_| GuestError::Timeout(WARM_WITHIN))??;
+    give(guest, pid, &[format!("{:010}", text.len()).as_bytes(), &text]).await?;
     Ok(operation)
 }
 
@@ -186,13 +202,13 @@ fn spec(context: &Context, argv: Vec<String>) -> Spec {
     }
 }
 
-async fn open(guest: &Guest, context: &Context, spec: Spec) -> Result<Operation, InterpreterError> {
+async fn open(guest: &Guest, context: &Context, spec: Spec) -> Result<Started, InterpreterError> {
     let program = match &spec.command {
         Command::Argv(words) => words.first().cloned().unwrap_or_default(),
         Command::Shell(_) => "a shell".to_owned(),
     };
     match guest.open(&Request::Start(spec)).await {
-        Ok((Reply::Started { .. }, operation)) => Ok(operation),
+        Ok((Reply::Started { pid, .. }, operation)) => Ok(Started { pid, operation }),
         Ok((other, _)) => Err(GuestError::Protocol(format!("start answered {other:?}")).into()),
         Err(GuestError::Failed(failure)) if is_about_directory(context, &failure.message) => {
             Err(about_directory(context, failure.kind))
@@ -256,4 +272,62 @@ fn line(message: &serde_json::Value) -> Vec<u8> {
     let mut line = serde_json::to_vec(message).expect("JSON always serialises");
     line.push(b'\n');
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use async_trait::async_trait;
+    use cove_protocol::{Failure, Frame, Kind, frame};
+    use tokio::io::DuplexStream;
+
+    use super::*;
+    use crate::guest::{Connect, Pipe};
+
+    /// A guest without a zygote that is too busy to pass on what the connection of a start brings. Keeps what a process was
+    /// given in another way.
+    #[derive(Clone, Default)]
+    struct Busy(Arc<Mutex<Vec<u8>>>);
+
+    #[async_trait]
+    impl Connect for Busy {
+        async fn connect(&self) -> Result<Box<dyn Pipe>, GuestError> {
+            let (ours, theirs) = tokio::io::duplex(1 << 20);
+            tokio::spawn(self.clone().serve(theirs));
+            Ok(Box::new(ours))
+        }
+    }
+
+    impl Busy {
+        async fn serve(self, pipe: DuplexStream) {
+            let (mut from, mut to) = tokio::io::split(pipe);
+            let request: Request = frame::read_async(&mut from).await.unwrap().unwrap().parse().unwrap();
+            let answer = match request {
+                Request::Start(Spec { copy_of: Some(_), .. }) => {
+                    Frame::json(Kind::Failure, &Failure::new(FailureKind::NotFound, "there is none"))
+                }
+                Request::Start(_) => Frame::json(Kind::Reply, &Reply::Started { pid: 7, output_start: 0 }),
+                Request::Input { process: Selector::Pid(7) } => {
+                    while let Some(Frame { kind: Kind::Stdin, payload }) = frame::read_async(&mut from).await.unwrap() {
+                        self.0.lock().unwrap().extend(payload);
+                    }
+                    Frame::json(Kind::Reply, &Reply::Done)
+                }
+                other => panic!("{other:?}"),
+            };
+            frame::write_async(&mut to, answer.kind, &answer.payload).await.unwrap();
+            std::future::pending::<()>().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_cell_by_another_connection_does_not_overtake_the_driver() {
+        let busy = Busy::default();
+        let guest = Guest::new(Arc::new(busy.clone()));
+        let started = start(&guest, &Context::default_of(&Language::Python)).await.unwrap();
+        assert_eq!(started.pid, 7);
+        // Whoever joins the process from now on writes behind this.
+        assert!(*busy.0.lock().unwrap() == sources(PYTHON), "the process does not have its driver yet");
+    }
 }

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cove_engine::SandboxId;
 use cove_protocol::process::{Exit, Selector};
 use cove_protocol::{Control, Event, Request};
 use serde::Deserialize;
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -19,7 +18,7 @@ use crate::border::shape;
 use crate::guest::{Guest, GuestError, Item, Operation, Receiver};
 use crate::heavy;
 use crate::lines::{self, Lines};
-use crate::provider::Provider;
+use crate::provider::{Handle, Provider};
 use crate::sandbox::cause::Cause;
 
 pub const SIGINT: i32 = 2;
@@ -40,8 +39,8 @@ const VALUE: usize = 64;
 pub fn run(joined: Joined, cell: Cell) -> Events {
     let (to, told) = events::channel();
     tokio::spawn(async move {
-        let Joined { guest, memory, types, context, operation } = joined;
-        let mut execution = Execution { guest, memory, types, context, to, timed_out: None };
+        let Joined { guest, memory, types, context, pid, starting, operation } = joined;
+        let mut execution = Execution { guest, memory, types, context, pid, starting, to, timed_out: None };
         execution.run(operation, cell).await;
         // The receiver may be gone; then nobody waits for this.
         let _ = execution.to.send((CellEvent::Done, None)).await;
@@ -51,19 +50,16 @@ pub fn run(joined: Joined, cell: Cell) -> Events {
 
 /// Whom to ask what the memory of the sandbox came to.
 pub struct Memory {
-    pub sandbox: SandboxId,
-    pub providers: Vec<Arc<dyn Provider>>,
+    pub handle: Handle,
+    /// Absent where it is not configured.
+    pub provider: Option<Arc<dyn Provider>>,
 }
 
 impl Memory {
     /// The host's account, in words: the sandbox itself does not know its limit nor who was largest.
     async fn account(&self) -> Option<String> {
-        for provider in &self.providers {
-            if let Some(ended) = provider.shortage(&self.sandbox).await {
-                return Some(Cause::ended(&ended, jiff::Timestamp::now()).message);
-            }
-        }
-        None
+        let ended = self.provider.as_ref()?.shortage(&self.handle).await?;
+        Some(Cause::ended(&ended, jiff::Timestamp::now()).message)
     }
 }
 
@@ -78,6 +74,10 @@ struct Execution {
     memory: Memory,
     types: Types,
     context: Context,
+    /// Of the context, when the cell was put to it.
+    pid: u32,
+    /// Held by whoever starts a context of the sandbox.
+    starting: Arc<Mutex<()>>,
     to: mpsc::Sender<Weighed>,
     /// The time limit, once it has struck.
     timed_out: Option<Duration>,
@@ -191,8 +191,14 @@ impl Execution {
         }
     }
 
-    /// A context that died starts anew under its name, empty, so that the next cell finds it.
+    /// A context that died starts anew under its name, empty, so that the next cell finds it. A cell that was quicker has
+    /// started it already: of two the newer would take over, and the other's variables would be lost.
     async fn revive(&self) {
+        let _starting = self.starting.lock().await;
+        let found = super::context::lookup(&self.guest, &self.context.id).await;
+        if found.is_ok_and(|found| found.is_some_and(|found| found.pid != self.pid)) {
+            return;
+        }
         if let Err(error) = driver::start(&self.guest, &self.context).await {
             tracing::debug!(context = %self.context.id, %error, "context could not be started anew");
         }
@@ -444,12 +450,13 @@ mod tests {
         tokio::spawn(prints_until_interrupted(theirs, signals));
         let guest = Guest::new(Arc::new(Once(std::sync::Mutex::new(Some(ours)))));
         let (_, operation) = guest.open(&Request::Ping).await.unwrap();
-        let memory = Memory { sandbox: "a".repeat(20).parse().unwrap(), providers: Vec::new() };
+        let memory = Memory { handle: Handle::new("a"), provider: None };
         let limit = Duration::from_secs(5);
         let cell = Cell { timeout: Some(limit), ..Cell::new(Language::Python, "while True: print('x')") };
         let types = Types { typescript: Typescript::default(), organisation: "org".into() };
         let context = Context::default_of(&Language::Python);
-        let mut events = run(Joined { guest, memory, types, context, operation }, cell);
+        let starting = Arc::default();
+        let mut events = run(Joined { guest, memory, types, context, pid: 1, starting, operation }, cell);
 
         let began = Instant::now();
         let signal = timeout(Duration::from_secs(3600), signalled.recv()).await;
@@ -466,5 +473,81 @@ mod tests {
             }
         }
         assert!(matches!(&last, Some(CellEvent::Error(error)) if error.name == "TimeoutError"), "{last:?}");
+    }
+
+    /// A guest whose interpreter dies at its cell. By then another cell has started the context again, as process 2.
+    #[derive(Clone, Default)]
+    struct Restarted {
+        starts: Arc<std::sync::atomic::AtomicUsize>,
+    }
+
+    #[async_trait]
+    impl Connect for Restarted {
+        async fn connect(&self) -> Result<Box<dyn Pipe>, GuestError> {
+            let (ours, theirs) = tokio::io::duplex(1 << 20);
+            tokio::spawn(self.clone().serve(theirs));
+            Ok(Box::new(ours))
+        }
+    }
+
+    impl Restarted {
+        async fn serve(self, pipe: DuplexStream) {
+            let (mut from, mut to) = tokio::io::split(pipe);
+            let request: Request = frame::read_async(&mut from).await.unwrap().unwrap().parse().unwrap();
+            let reply = match &request {
+                Request::Ping => Reply::Pong { version: cove_protocol::VERSION, uptime_ms: 1 },
+                Request::Processes => Reply::Processes { processes: vec![living(2)] },
+                Request::Start(_) => {
+                    self.starts.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                    Reply::Started { pid: 3, output_start: 0 }
+                }
+                _ => Reply::Started { pid: 1, output_start: 0 },
+            };
+            let reply = Frame::json(Kind::Reply, &reply);
+            frame::write_async(&mut to, reply.kind, &reply.payload).await.unwrap();
+            if matches!(request, Request::Attach { .. }) {
+                let _cell = frame::read_async(&mut from).await.unwrap();
+                let exit = Exit { code: Some(1), signal: None, timed_out: false, out_of_memory: false };
+                let ended = Frame::json(Kind::Event, &Event::Exited { exit });
+                frame::write_async(&mut to, ended.kind, &ended.payload).await.unwrap();
+            }
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn living(pid: u32) -> cove_protocol::process::Info {
+        cove_protocol::process::Info {
+            pid,
+            tag: Some(Context::default_of(&Language::Python).tag()),
+            command: cove_protocol::process::Command::Argv(vec!["python3".into()]),
+            env: Default::default(),
+            cwd: None,
+            user: None,
+            terminal: false,
+            started_at_ms: 1,
+            exit: None,
+            output_end: 0,
+            output_start: 0,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_context_that_another_cell_has_started_again_is_not_started_twice() {
+        let restarted = Restarted::default();
+        let guest = Guest::new(Arc::new(restarted.clone()));
+        let attach = Request::Attach { process: Selector::Pid(1), from: None };
+        let (_, operation) = guest.open(&attach).await.unwrap();
+        let memory = Memory { handle: Handle::new("a"), provider: None };
+        let types = Types { typescript: Typescript::default(), organisation: "org".into() };
+        let (context, starting) = (Context::default_of(&Language::Python), Arc::default());
+        let joined = Joined { guest, memory, types, context, pid: 1, starting, operation };
+        let mut events = run(joined, Cell::new(Language::Python, "import os; os._exit(1)"));
+        let mut told = Vec::new();
+        while let Some(event) = events.recv().await {
+            told.push(event);
+        }
+        let died = matches!(&told[..], [CellEvent::Error(error), CellEvent::Done] if error.name == "SystemExit");
+        assert!(died, "{told:?}");
+        assert_eq!(restarted.starts.load(std::sync::atomic::Ordering::SeqCst), 0, "it lives already");
     }
 }

@@ -30,10 +30,10 @@ mod events;
 mod execution;
 pub mod typescript;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use cove_engine::SandboxId;
+use cove_protocol::SandboxId;
 use cove_protocol::process::Selector;
 use cove_protocol::{FailureKind, Reply, Request};
 use tokio::sync::Mutex;
@@ -41,6 +41,7 @@ use tokio::sync::Mutex;
 pub use self::cell::{Cell, CellEvent, Outcome};
 use self::context::Record;
 pub use self::context::{Context, ContextId, Language, NewContext};
+use self::driver::Started;
 pub use self::events::Events;
 use self::typescript::Typescript;
 use crate::guest::{Guest, GuestError, Operation};
@@ -86,15 +87,15 @@ pub fn is_tag(tag: &str) -> bool {
 #[derive(Clone, Default)]
 pub struct Interpreter {
     /// Who knows how much memory a sandbox had when it ran out.
-    providers: Vec<Arc<dyn Provider>>,
+    providers: Arc<BTreeMap<String, Arc<dyn Provider>>>,
     typescript: Typescript,
     /// One lock a sandbox, held only while a context is looked up or started: two first cells make one context.
     starting: Arc<std::sync::Mutex<HashMap<SandboxId, Arc<Mutex<()>>>>>,
 }
 
 impl Interpreter {
-    pub fn new(providers: Vec<Arc<dyn Provider>>) -> Self {
-        Interpreter { providers, ..Interpreter::default() }
+    pub fn new(providers: BTreeMap<String, Arc<dyn Provider>>) -> Self {
+        Interpreter { providers: Arc::new(providers), ..Interpreter::default() }
     }
 
     /// Who takes the types off a cell.
@@ -118,7 +119,7 @@ impl Interpreter {
         let context = Context::new(new);
         let lock = self.lock(sandbox);
         let _starting = lock.lock().await;
-        driver::start(guest, &context).await?;
+        driver::start(&guest.unpreceded(), &context).await?;
         Ok(context)
     }
 
@@ -137,7 +138,7 @@ impl Interpreter {
         let lock = self.lock(sandbox);
         let _starting = lock.lock().await;
         context::end(guest, found.pid, Record::Forgotten).await?;
-        driver::start(guest, &found.context).await?;
+        driver::start(&guest.unpreceded(), &found.context).await?;
         Ok(())
     }
 
@@ -168,7 +169,7 @@ impl Interpreter {
         let lock = self.lock(sandbox);
         let _starting = lock.lock().await;
         if !context::was_there(guest, &context).await? {
-            driver::start(guest, &context).await?;
+            driver::start(&guest.unpreceded(), &context).await?;
         }
         Ok(())
     }
@@ -187,27 +188,32 @@ impl Interpreter {
 
     /// The context that a cell is for, found or started, and joined: it waits for the cell.
     pub async fn join(&self, sandbox: &Sandbox, guest: &Guest, cell: &Cell) -> Result<Joined, InterpreterError> {
+        // The cell is the command; the processes that it takes are not.
+        guest.precede(&cell.code).await?;
+        let guest = &guest.unpreceded();
         let lock = self.lock(&sandbox.id);
         let starting = lock.lock().await;
-        let (context, operation) = match &cell.context {
+        let (context, started) = match &cell.context {
             Some(id) => {
                 let found = context::find(guest, id).await?;
                 (found.context, self.attach(guest, Selector::Pid(found.pid)).await?)
             }
             None => {
                 let context = Context::default_of(&cell.language);
-                let operation = match self.attach_to_default(guest, &context).await {
+                let started = match self.attach_to_default(guest, &context).await {
                     Err(InterpreterError::NoSuchContext(_)) => driver::start(guest, &context).await?,
                     attached => attached?,
                 };
-                (context, operation)
+                (context, started)
             }
         };
         drop(starting);
-        let memory = execution::Memory { sandbox: sandbox.id.clone(), providers: self.providers.clone() };
+        let Started { pid, operation } = started;
+        let memory =
+            execution::Memory { handle: sandbox.handle(), provider: self.providers.get(&sandbox.provider).cloned() };
         let types =
             execution::Types { typescript: self.typescript.clone(), organisation: sandbox.organisation.clone() };
-        Ok(Joined { guest: guest.clone(), memory, types, context, operation })
+        Ok(Joined { guest: guest.clone(), memory, types, context, pid, starting: lock, operation })
     }
 
     /// Runs a cell; its events come through the channel, [`CellEvent::Done`] last. Dropping the receiver interrupts it.
@@ -230,7 +236,7 @@ impl Interpreter {
         Ok(outcome)
     }
 
-    async fn attach_to_default(&self, guest: &Guest, context: &Context) -> Result<Operation, InterpreterError> {
+    async fn attach_to_default(&self, guest: &Guest, context: &Context) -> Result<Started, InterpreterError> {
         match self.attach(guest, Selector::Living(context.tag())).await {
             // The guest of a sandbox that an earlier server made knows pids and tags alone.
             Err(InterpreterError::Guest(GuestError::Failed(failure))) if failure.kind == FailureKind::Unsupported => {
@@ -241,9 +247,9 @@ impl Interpreter {
         }
     }
 
-    async fn attach(&self, guest: &Guest, process: Selector) -> Result<Operation, InterpreterError> {
+    async fn attach(&self, guest: &Guest, process: Selector) -> Result<Started, InterpreterError> {
         match guest.open(&Request::Attach { process, from: None }).await {
-            Ok((Reply::Started { .. }, operation)) => Ok(operation),
+            Ok((Reply::Started { pid, .. }, operation)) => Ok(Started { pid, operation }),
             Ok((other, _)) => Err(GuestError::Protocol(format!("attach answered {other:?}")).into()),
             Err(GuestError::Failed(failure)) if failure.kind == FailureKind::NotFound => {
                 Err(InterpreterError::NoSuchContext(failure.message))
@@ -259,6 +265,10 @@ pub struct Joined {
     memory: execution::Memory,
     types: execution::Types,
     context: Context,
+    /// Its process.
+    pid: u32,
+    /// Held by whoever starts a context of the sandbox.
+    starting: Arc<Mutex<()>>,
     operation: Operation,
 }
 

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cove_engine::SandboxId;
+use cove_protocol::SandboxId;
 
 use super::{DELIVERY, Line, NewJob};
+use crate::build::BUILD_JOB;
+use crate::check::CHECK_JOB;
+use crate::provider::Ability;
 use crate::sandbox::cause::{Cause, Code};
 use crate::sandbox::state::Event;
 use crate::sandbox::timers::{self, Expiry, IdleMeasure, Timer};
@@ -65,6 +68,7 @@ impl App {
         self.every(crate::sandbox::orphan::EVERY, |app| async move { app.remove_old_orphans().await });
         self.every(STORAGE, |app| async move { app.watch_storage().await });
         self.every(HOUSEKEEPING, |app| async move { app.keep_house().await });
+        self.every(self.sweep_every(), |app| async move { app.sweep_layers().await });
         self.every(HOUSEKEEPING, |app| async move { app.forget_what_is_old().await });
     }
 
@@ -137,10 +141,16 @@ impl App {
         written
     }
 
-    async fn keep_house(&self) -> Result<(), Error> {
+    /// What is done now and then.
+    pub async fn keep_house(&self) -> Result<(), Error> {
         self.recount().await?;
         self.forget_ended_sessions().await?;
-        self.remove_unused_layers().await?;
+        self.sweep_layers().await?;
+        self.forget_waiting_builds().await?;
+        self.forget_captures(self.now().as_millisecond() - crate::snapshot::NEVER_FINISHED_MS).await?;
+        self.prune_old_checkpoints().await?;
+        self.forget_checkpoints().await?;
+        self.finish_volumes().await?;
         Ok(())
     }
 
@@ -190,25 +200,22 @@ impl App {
     }
 
     async fn run_job(&self, job: super::Job) {
+        let (store, attempts) = (self.store(), job.attempts);
         let outcome = self.do_job(&job).await;
-        let now = self.now();
-        let noted = match outcome {
-            Ok(()) => self.store().finish_job(&job.id, job.attempts, now.as_millisecond()).await,
-            Err(error) => {
-                let reason = error.detail().map(ToOwned::to_owned).unwrap_or_else(|| error.to_string());
-                if job.attempts >= ATTEMPTS && job.kind != DESTROY {
-                    tracing::error!(job = %job.id, kind = %job.kind, subject = %job.subject, reason, "job given up");
-                    self.store().fail_job(&job.id, job.attempts, now.as_millisecond(), &reason).await
-                } else {
-                    tracing::warn!(job = %job.id, kind = %job.kind, subject = %job.subject, attempts = job.attempts, reason, "job will be tried again");
-                    let pause = 1u64 << job.attempts.clamp(0, 9);
-                    let again = crate::clock::after(now, pause);
-                    self.store().retry_job(&job.id, job.attempts, again.as_millisecond(), &reason).await
-                }
-            }
+        let now = self.now().as_millisecond();
+        // A job whose outcome is not written stays this server's, and nobody does it again.
+        let what = "note of a job's outcome";
+        let Err(error) = outcome else {
+            return self.insist(what, || store.finish_job(&job.id, attempts, now)).await;
         };
-        if let Err(error) = noted {
-            tracing::error!(job = %job.id, %error, detail = error.detail(), "note of a job's outcome");
+        let reason = error.detail().map(ToOwned::to_owned).unwrap_or_else(|| error.to_string());
+        if attempts >= ATTEMPTS && job.kind != DESTROY {
+            tracing::error!(job = %job.id, kind = %job.kind, subject = %job.subject, reason, "job given up");
+            self.insist(what, || store.fail_job(&job.id, attempts, now, &reason)).await;
+        } else {
+            tracing::warn!(job = %job.id, kind = %job.kind, subject = %job.subject, attempts, reason, "job will be tried again");
+            let again = crate::clock::after(self.now(), 1u64 << attempts.clamp(0, 9)).as_millisecond();
+            self.insist(what, || store.retry_job(&job.id, attempts, again, &reason)).await;
         }
     }
 
@@ -226,6 +233,8 @@ impl App {
                 }
             }
             DELIVERY => self.deliver_webhook(job).await,
+            BUILD_JOB => Box::pin(self.run_build(&job.subject, job.attempts)).await,
+            CHECK_JOB => Box::pin(self.run_check(job)).await,
             other => Err(Error::internal(format!("no such job kind: {other}"))),
         }
     }
@@ -254,7 +263,7 @@ impl App {
             }
         }
         let (event, cause) = verdict(&sandbox, timer, now);
-        let pauses = self.provider(&sandbox.provider).is_ok_and(|provider| provider.capabilities().pause);
+        let pauses = self.is_able(&sandbox.provider, Ability::Pause);
         // Where the host cannot pause (as without root), the sandbox is stopped and its files are kept.
         let event = if event == Event::Pause && !pauses { Event::Stop } else { event };
         match self.change_state(id, event, cause).await {

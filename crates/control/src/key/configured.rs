@@ -5,6 +5,7 @@
 
 use super::{Key, Scope, hash};
 use crate::app::FIRST_ORGANISATION;
+use crate::config::Config;
 use crate::store::Dialect;
 use crate::{App, Error};
 
@@ -22,7 +23,7 @@ impl App {
         let us = self.server().to_owned();
         let (is_new, is_replaced) = (!key.configured_by.contains(&us), key.replaced && key.revoked_at.is_some());
         if key.revoked_at.is_some() && !is_replaced {
-            tracing::warn!(key = key.id, "the configured key was revoked and opens nothing; configure another");
+            tracing::warn!(key = key.id, "{}", revoked(self.config()));
         }
         if is_new || is_replaced {
             if is_new {
@@ -61,5 +62,36 @@ impl App {
             return Ok(false);
         }
         Ok(true)
+    }
+}
+
+/// Every verb on this machine comes with that key: whoever is locked out reads here how to get in again.
+fn revoked(config: &Config) -> String {
+    match &config.api_key {
+        Some(_) => "the key of the configuration (`api_key`, COVE_API_KEY) was revoked and opens nothing: set another \
+                    one and start the server again"
+            .to_owned(),
+        None => {
+            let file = config.data.join("api-key");
+            format!(
+                "the key in {} was revoked and opens nothing: remove the file and start the server again for a new \
+                 one",
+                file.display()
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_opens_nothing_is_told_with_its_place_and_the_way_out() {
+        let config = Config { data: "/srv/cove".into(), ..Config::default() };
+        let told = revoked(&config);
+        assert!(told.contains("/srv/cove/api-key") && told.contains("remove the file"), "{told}");
+        let told = revoked(&Config { api_key: Some("e2b_x".into()), ..config });
+        assert!(told.contains("COVE_API_KEY") && !told.contains("e2b_x"), "{told}");
     }
 }

@@ -1,4 +1,4 @@
-//! Making and revoking keys, making organisations.
+//! Making and revoking keys, making organisations and deleting them.
 
 use super::{Key, Organisation, Quota, Scope, hash};
 use crate::app::FIRST_ORGANISATION;
@@ -13,6 +13,14 @@ pub struct NewKey {
     pub expires_in_seconds: Option<u64>,
     /// Another organisation than the caller's: operators only.
     pub organisation: Option<String>,
+}
+
+/// Whether a change is made that takes along more than it names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Force {
+    #[default]
+    No,
+    Yes,
 }
 
 impl App {
@@ -86,18 +94,43 @@ impl App {
         Ok(first.unwrap_or_else(|| self.now()))
     }
 
-    pub async fn revoke_key(&self, caller: &Caller, id: &str) -> Result<(), Error> {
+    /// The last key of an operator is revoked by force alone: without it nobody could run the server.
+    pub async fn revoke_key(&self, caller: &Caller, id: &str, force: Force) -> Result<(), Error> {
         caller.require(Scope::Admin)?;
         // Another organisation's key keeps its streams, and their log does not say that it was revoked.
-        if !self.store().keys(&caller.organisation).await?.iter().any(|key| key.id == id) {
-            return Err(Error::not_found("key", id));
+        let keys = self.store().keys(&caller.organisation).await?;
+        let key = keys.iter().find(|key| key.id == id).ok_or_else(|| Error::not_found("key", id))?;
+        // Who may not make such a key may not end it: an administrator could lock the operator out.
+        caller.require(key.scope)?;
+        if force == Force::No && self.is_valid_operator(key) && self.is_last_operator(key).await? {
+            return Err(Error::Conflict(format!(
+                "key {id} is the last operator key of this server: nobody could run it without one; make another \
+                 first, or revoke it with force=true"
+            )));
         }
         let revoked = self.store().revoke_key(&caller.organisation, id, self.now().as_millisecond()).await?;
         self.key_cache().forget();
-        self.audit(caller, "key.revoke", id).await?;
-        // This comes last: the key may be the caller's own.
+        let audited = self.audit(caller, "key.revoke", id).await;
+        // This comes last: the key may be the caller's own. What it opened ends also where the log cannot be written.
         self.rights().end(&Right::Key(id.to_owned()));
+        audited?;
         if revoked { Ok(()) } else { Err(Error::not_found("key", id)) }
+    }
+
+    fn is_valid_operator(&self, key: &Key) -> bool {
+        let is_over = key.expires_at.is_some_and(|end| end <= self.now());
+        key.scope == Scope::Operator && key.revoked_at.is_none() && !is_over
+    }
+
+    /// Whether no organisation has another.
+    async fn is_last_operator(&self, key: &Key) -> Result<bool, Error> {
+        for organisation in self.store().organisations().await? {
+            let keys = self.store().keys(&organisation.id).await?;
+            if keys.iter().any(|other| other.id != key.id && self.is_valid_operator(other)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     pub async fn create_organisation(&self, caller: &Caller, id: &str, name: &str) -> Result<Organisation, Error> {
@@ -106,6 +139,12 @@ impl App {
             && id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
         if !fits {
             return Err(Error::invalid("id", "2 to 63 lower-case letters, digits and '-'"));
+        }
+        // Keys, webhooks, journals, usage and the audit log are found by the organisation's id, and stay after its end.
+        // Whatever an organisation had was made with a key, so one without keys has left nothing.
+        if self.store().organisation(id).await?.is_none() && !self.store().keys(id).await?.is_empty() {
+            let reason = "was deleted; its records stay, so nobody else gets its id: choose another";
+            return Err(Error::Conflict(format!("organisation {id} {reason}")));
         }
         let organisation = Organisation {
             id: id.to_owned(),
@@ -120,24 +159,31 @@ impl App {
         Ok(organisation)
     }
 
-    /// Deletes an organisation. Its keys, and the streams they opened, end at once. An organisation that still has
-    /// sandboxes is refused.
-    pub async fn delete_organisation(&self, caller: &Caller, id: &str) -> Result<(), Error> {
+    /// Deletes an organisation. Its keys, the tokens of its volumes, and what they opened end at once. An organisation that
+    /// still has sandboxes is refused; one that has templates, snapshots or volumes too, unless they go by force.
+    pub async fn delete_organisation(&self, caller: &Caller, id: &str, force: Force) -> Result<(), Error> {
         caller.require(Scope::Operator)?;
         self.organisation(caller, id).await?;
         if id == FIRST_ORGANISATION {
             return Err(Error::Conflict(format!("organisation {id} is the server's own and stays")));
         }
         let keys = self.store().keys(id).await?;
+        if force == Force::Yes {
+            self.delete_belongings(caller, id).await?;
+        }
         if !self.store().delete_organisation(id).await? {
-            return Err(Error::Conflict(format!("organisation {id} has sandboxes; destroy them first")));
+            return Err(Error::Conflict(self.belongings(id).await?.refusal(id)));
         }
         self.key_cache().forget();
-        self.audit(caller, "organisation.delete", id).await?;
+        let audited = self.audit(caller, "organisation.delete", id).await;
         for key in keys {
             self.rights().end(&Right::Key(key.id));
         }
-        Ok(())
+        // One may have been made at the last moment: nobody gets in by its token from now on.
+        for volume in self.store().volumes(id, false).await? {
+            self.rights().end(&Right::Volume(volume.id));
+        }
+        audited
     }
 
     pub async fn list_organisations(&self, caller: &Caller) -> Result<Vec<Organisation>, Error> {

@@ -2,15 +2,16 @@
 //!
 //! A key's secret is shown once; the store keeps its SHA-256. A secret is 160 random bits, so a plain hash is enough.
 
+mod belongings;
 pub mod cache;
 mod configured;
 pub mod manage;
 
-use cove_engine::spec::Limits;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::clock::Timestamp;
+use crate::provider::Limits;
 use crate::{App, Error, right};
 
 /// What a key may do; each scope includes those before it.
@@ -69,8 +70,13 @@ pub struct Quota {
     pub memory_per_sandbox: u64,
     /// Bytes of one sandbox.
     pub disk_per_sandbox: u64,
+    /// Bytes that the disks of all sandboxes may hold together; of each counts its limit, and one that is archived counts
+    /// nothing. No maximum where absent.
+    pub disk_bytes: Option<u64>,
     /// Bytes of journals and artifacts of all sessions together.
     pub session_bytes: u64,
+    /// Bytes of templates, snapshots and volumes together; of a volume counts what it may hold.
+    pub storage_bytes: u64,
     /// Processes and threads of one sandbox.
     #[schema(minimum = 4, maximum = 32768)]
     pub pids_per_sandbox: u32,
@@ -106,7 +112,9 @@ impl Quota {
         let counts = [
             ("memory_per_sandbox", self.memory_per_sandbox),
             ("disk_per_sandbox", self.disk_per_sandbox),
+            ("disk_bytes", self.disk_bytes.unwrap_or(0)),
             ("session_bytes", self.session_bytes),
+            ("storage_bytes", self.storage_bytes),
             ("running_sandboxes", self.running_sandboxes),
             ("sandboxes", self.sandboxes),
         ];
@@ -139,7 +147,9 @@ impl Default for Quota {
             cpus_per_sandbox: 4.0,
             memory_per_sandbox: 8 << 30,
             disk_per_sandbox: 10 << 30,
+            disk_bytes: None,
             session_bytes: 20 << 30,
+            storage_bytes: 200 << 30,
             pids_per_sandbox: 4096,
             running_sandboxes: 10_000,
             sandboxes: 100_000,

@@ -2,8 +2,11 @@
 //!
 //! Only the server on its machine can act on a sandbox of the local engine; the sandbox's row has that server's id.
 //! Every server writes a sign of life with its address. A request that reaches another server is sent on by the door
-//! (`door/peer.rs`). Any server can answer from the store.
+//! (`door/peer.rs`). Any server can answer from the store. What sandboxes start from comes to the server that starts
+//! them ([`layers`]).
 
+mod layers;
+pub(crate) mod line;
 pub(crate) mod proof;
 pub(crate) mod trust;
 
@@ -18,6 +21,8 @@ use crate::{App, Error};
 pub(crate) const EVERY: Duration = Duration::from_secs(5);
 /// A server without a sign of life for this long is down.
 const SILENT_MS: i64 = 20_000;
+/// What a server was making is given up by whoever waits for it, when the server was not heard of for this long.
+const GIVEN_UP_MS: i64 = 60_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
@@ -66,6 +71,22 @@ impl App {
 
     pub(crate) fn is_alive(&self, peer: &Peer) -> bool {
         self.now().as_millisecond() - peer.seen_at.as_millisecond() < SILENT_MS
+    }
+
+    /// Servers with a sign of life since then are there.
+    pub(crate) fn alive_since(&self) -> i64 {
+        self.now().as_millisecond() - SILENT_MS
+    }
+
+    /// Whether work ([`Work`](crate::image::work::Work)) was another server's that does not come back soon.
+    pub(crate) async fn is_work_of_the_dead(&self, work: &str) -> Result<bool, Error> {
+        let Some((server, _)) = work.rsplit_once('/') else { return Ok(false) };
+        if server == self.server() || !self.shares_its_store() {
+            return Ok(false);
+        }
+        let peer = self.store().peer(server).await?;
+        let silent = |peer: Peer| self.now().as_millisecond() - peer.seen_at.as_millisecond();
+        Ok(peer.is_none_or(|peer| silent(peer) > GIVEN_UP_MS))
     }
 
     /// Refuses what only another server can do, and names that server.

@@ -7,6 +7,9 @@
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
+/// By whom a request was sent on, or who asks for itself.
+pub const HEADER: &str = "cove-sent-on-by";
+
 /// How long a proof is valid: longer than a request travels between servers, with some difference of clocks.
 const GOOD_FOR_MS: i64 = 60_000;
 

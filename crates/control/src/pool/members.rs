@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use cove_engine::SandboxId;
+use cove_protocol::SandboxId;
 
 use crate::sandbox::Sandbox;
 

@@ -78,7 +78,7 @@ impl Pools {
     }
 
     /// Removes a member that ended by itself.
-    pub fn remove(&self, id: &cove_engine::SandboxId) {
+    pub fn remove(&self, id: &cove_protocol::SandboxId) {
         for members in self.all.lock().expect("no panic while held").values_mut() {
             members.remove(id);
         }
@@ -195,7 +195,7 @@ impl App {
             let member = &taken.sandbox;
             self.pools().wake();
             let mut sandbox = adopt(draft, member, new);
-            let outdated = member.root != draft.root;
+            let outdated = member.image != draft.image;
             if outdated || !self.is_fit_for_use(&sandbox, template, new).await {
                 let why = if outdated {
                     "its template was built anew"
@@ -235,8 +235,8 @@ impl App {
         let Ok(provider) = self.provider(&sandbox.provider) else { return false };
         // Members have a network, because a running sandbox cannot get one; removing it works at once.
         if new.network != NetworkPolicy::open() {
-            let Ok(wanted) = new.network.to_engine() else { return false };
-            if provider.set_network(&sandbox.id, &wanted).await.is_err() {
+            let Ok(wanted) = new.network.to_network() else { return false };
+            if provider.set_network(&sandbox.handle(), &wanted).await.is_err() {
                 return false;
             }
         }
@@ -250,14 +250,14 @@ impl App {
                 default_cwd: sandbox.cwd.clone(),
             }
         };
-        provider.guest(&sandbox.id).call(&request).await.is_ok()
+        provider.guest(&sandbox.handle()).call(&request).await.is_ok()
     }
 }
 
 /// Whether a member has everything that the caller asked for.
 fn fits(draft: &Sandbox, new: &NewSandbox, template: &Template) -> bool {
     let network = [NetworkPolicy::open(), NetworkPolicy::closed()].contains(&new.network);
-    draft.limits == template.limits && network && new.provider.is_none()
+    draft.limits == template.limits && network && new.provider.is_none() && draft.volumes.is_empty()
 }
 
 /// The caller's draft applied to the member.
@@ -272,6 +272,7 @@ fn adopt(draft: &Sandbox, member: &Sandbox, new: &NewSandbox) -> Sandbox {
         env,
         id: member.id.clone(),
         provider: member.provider.clone(),
+        handle: member.handle.clone(),
         server: member.server.clone(),
         state: State::Running,
         cause: Cause::new(Code::Pool, "handed out from a warm pool", draft.created_at),

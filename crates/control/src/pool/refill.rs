@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::members::{Haste, Member, Waiting};
 use crate::interpreter::Warmth;
 use crate::key::Quota;
-use crate::ledger::Claim;
+use crate::ledger::{Claim, disk_of};
 use crate::sandbox::cause::{Cause, Code};
 use crate::sandbox::state::Event;
 use crate::sandbox::{NetworkPolicy, NewSandbox, Sandbox, Timers};
@@ -108,13 +108,14 @@ impl App {
         member.timers = Timers { idle_seconds: None, ..Timers::default() };
         member.cause = Cause::new(Code::Pool, "made for a warm pool", self.now());
         let quota = self.quota(organisation).await?;
-        let place = self.ledger().reserve(organisation, &quota)?;
+        let place = self.ledger().reserve(organisation, &quota, disk_of(&member))?;
         let id = member.id.clone();
         let made = self.launch_in_room(member, place, &quota).await;
         if made.is_err() {
             self.capacity().release(&id);
         }
         let member = Member { sandbox: made?, interpreter: Waiting::NotYet };
+        self.boot(&member.sandbox, &made_from).await;
         if !made_from.interpreter {
             return Ok(member);
         }
@@ -126,7 +127,7 @@ impl App {
     async fn warm_member(&self, member: &Sandbox, warmth: Warmth) {
         let _turn = self.pools().warming.acquire().await;
         if let Ok(provider) = self.provider(&member.provider)
-            && let Err(error) = self.interpreter().warm(&member.id, &provider.guest(&member.id), warmth).await
+            && let Err(error) = self.interpreter().warm(&member.id, &provider.guest(&member.handle()), warmth).await
         {
             tracing::debug!(sandbox = %member.id, %error, "warm the interpreter of a pool's member");
         }
@@ -134,7 +135,13 @@ impl App {
         self.pools().wake();
     }
 
-    async fn launch_in_room(&self, member: Sandbox, mut place: Claim<'_>, quota: &Quota) -> Result<Sandbox, Error> {
+    pub(crate) async fn launch_in_room(
+        &self,
+        member: Sandbox,
+        mut place: Claim<'_>,
+        quota: &Quota,
+    ) -> Result<Sandbox, Error> {
+        let _layers = self.layers_here(&member.provider, &member.image.root).await?;
         let _turn = self.room_for(&member).await?;
         let _lock = self.locks().lock(&member.id).await;
         match self.store().insert_sandbox_asked(&member, None, None, Some(quota)).await? {

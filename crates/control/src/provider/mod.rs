@@ -1,81 +1,47 @@
 //! Where sandboxes run.
 //!
-//! A provider makes and keeps isolated computers; the control plane decides when. [`Capabilities`] lists what a
-//! provider can do, and the control plane refuses the rest before it tries. All calls are idempotent: a crash between a
-//! call and the note of its success is repaired by calling again.
+//! A provider makes and keeps isolated computers; the control plane decides when. What is asked of it and what it reports
+//! are nouns of the control plane: every provider translates them in its own file, which is also the only one that knows
+//! its name. A server has as many providers as it has `[providers.NAME]` sections.
+//!
+//! * [`order`]: what a provider is asked to make, and the handle of what it made; [`image`]: what it starts from
+//! * [`outcome`]: what it reports; [`capability`]: what it can do, and the sentence where it cannot
+//! * [`images`]: layers and volumes; [`stop`]: ends work on them that nobody waits for
+//! * [`manifest`]: what files a sandbox had, to be proven later
+//! * [`kind`]: the kinds that there are, with the keys of their sections
+//! * [`local`]: our engine, on this machine; [`fake`]: for tests
+//!
+//! All calls are idempotent: a crash between a call and the note of its success is repaired by calling again.
 
+pub mod capability;
 pub mod fake;
+pub mod image;
+pub mod images;
+pub mod kind;
 pub mod local;
+pub mod manifest;
+pub mod order;
+pub mod outcome;
+pub mod stop;
 
-use std::num::NonZeroUsize;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::collections::HashSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
-pub use cove_engine::Unheld;
-pub use cove_engine::spec::{Egress, Limits, Mount, Network, Root, SandboxId, Spec, Storage};
-pub use cove_engine::state::{Aside, Ended, Usage};
-pub use cove_engine::storage::{Health, Space};
+pub use cove_policy::{Egress, Network};
+pub use cove_protocol::{LayerId, SandboxId, VolumeId};
 
-use crate::Error;
-use crate::config::Config;
+pub use self::capability::{Ability, Can, Capabilities, Isolation};
+pub use self::image::{Image, Root, Under};
+pub use self::kind::{Kind, configured};
+pub use self::order::{Access, Durability, Handle, Limit, Limits, Order, Unheld, VolumeMount};
+pub use self::outcome::{Aside, Departure, Ended, Health, LargestProcess, Seen, Sighting, Space, Trouble, Usage};
 use crate::guest::Guest;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Capabilities {
-    pub pause: bool,
-    pub resize: bool,
-    /// Files outlive a stop.
-    pub persistent: bool,
-    pub network_policy: bool,
-    /// What isolates a sandbox from its host, as the API reports it.
-    pub isolation: Isolation,
-}
-
-/// Degrees of isolation, weakest first.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize, utoipa::ToSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum Isolation {
-    /// For tests: none.
-    None,
-    Namespaces,
-    Gvisor,
-    Microvm,
-}
-
-/// What a provider knows about one of its sandboxes.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Sighting {
-    pub id: SandboxId,
-    pub state: Seen,
-    /// How its processes ended, if that happened while no server was running.
-    pub ended: Option<Ended>,
-    /// Since when and why it is kept although nobody is known to own it.
-    pub aside: Option<Aside>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Seen {
-    Running,
-    Paused,
-    /// Its files are there, its processes are not.
-    Stopped,
-}
-
-/// A sandbox's processes ended without a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Departure {
-    pub id: SandboxId,
-    pub ended: Ended,
-}
-
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum ProviderError {
     #[error("sandbox {0} is not known to the provider")]
-    NotFound(SandboxId),
+    NotFound(Handle),
     #[error("{0}")]
     Unsupported(String),
     /// The request can never succeed; the sentence says why.
@@ -87,39 +53,42 @@ pub enum ProviderError {
     /// A disk has no room.
     #[error("{0}")]
     Full(String),
+    /// Its machine cannot run sandboxes until somebody changes the machine.
+    #[error("{0}")]
+    Unfit(String),
     #[error("{0}")]
     Failed(String),
 }
 
-/// The providers that a server has by its configuration. `program` is the path of this program, which spawners run.
-/// Blocking; call it before serving.
-pub fn configured(config: &Config, program: PathBuf) -> Result<Vec<Arc<dyn Provider>>, Error> {
-    match config.provider.as_str() {
-        "fake" => Ok(vec![fake::Fake::new()]),
-        "local" => {
-            let count = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-            let engine = cove_engine::Config {
-                data: config.data.clone(),
-                spawning: cove_engine::Spawning::Processes { count, program },
-                pool: READY,
-                // A limit that a caller asks for and that cannot be enforced was refused before.
-                waived: cove_engine::Limit::ALL.to_vec(),
-            };
-            let local = local::Local::open(engine)
-                .map_err(|error| Error::internal(format!("open the engine: {error}; `cove doctor` checks the host")))?;
-            Ok(vec![local])
-        }
-        other => Err(Error::invalid("provider", format!("{other:?} is not one of local, fake"))),
-    }
-}
-
-/// Namespaces kept ready for launches to come.
-const READY: usize = 16;
-
 #[async_trait]
 pub trait Provider: Send + Sync {
-    fn name(&self) -> &'static str;
+    /// The name that it has on this server.
+    fn name(&self) -> &str;
+    /// The kind of its section.
+    fn kind(&self) -> &'static Kind;
     fn capabilities(&self) -> Capabilities;
+
+    /// Whether its sandboxes are on this machine: then no other server can act on them.
+    fn is_bound_to_host(&self) -> bool;
+    /// Whether everything that it has was made by this installation: then what the store does not know is an orphan.
+    fn is_exclusive(&self) -> bool {
+        self.is_bound_to_host()
+    }
+
+    /// Trees of files that roots are made of.
+    fn layers(&self) -> &dyn images::Layers {
+        &images::Nowhere
+    }
+
+    /// Storage that outlives sandboxes.
+    fn volumes(&self) -> &dyn images::Volumes {
+        &images::Nowhere
+    }
+
+    /// What files sandboxes had when they were last written out.
+    fn manifests(&self) -> &dyn manifest::Manifests {
+        &manifest::Nowhere
+    }
 
     /// Limits that are not enforced here.
     fn unheld(&self) -> Vec<Unheld> {
@@ -127,24 +96,24 @@ pub trait Provider: Send + Sync {
     }
 
     /// Makes the sandbox and starts it; if it has files from an earlier life, it is a start. Returns when the guest
-    /// answers.
-    async fn launch(&self, spec: &Spec) -> Result<(), ProviderError>;
+    /// answers, with the name that later calls use.
+    async fn launch(&self, order: &Order) -> Result<Handle, ProviderError>;
     /// Ends all processes and keeps the files. Already stopped: nothing to do.
-    async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<(), ProviderError>;
-    async fn pause(&self, id: &SandboxId) -> Result<(), ProviderError>;
-    async fn resume(&self, id: &SandboxId) -> Result<(), ProviderError>;
+    async fn stop(&self, handle: &Handle, grace: Duration) -> Result<(), ProviderError>;
+    async fn pause(&self, handle: &Handle) -> Result<(), ProviderError>;
+    async fn resume(&self, handle: &Handle) -> Result<(), ProviderError>;
     /// Ends its processes at once and touches no files: what can be done ahead of [`Provider::destroy`]. Already gone, or
     /// impossible without the files: nothing to do.
-    async fn end(&self, _id: &SandboxId) -> Result<(), ProviderError> {
+    async fn end(&self, _handle: &Handle) -> Result<(), ProviderError> {
         Ok(())
     }
     /// Removes everything. Already gone: nothing to do.
-    async fn destroy(&self, id: &SandboxId) -> Result<(), ProviderError>;
-    async fn resize(&self, id: &SandboxId, limits: &Limits) -> Result<(), ProviderError>;
-    async fn set_network(&self, id: &SandboxId, network: &Network) -> Result<(), ProviderError>;
-    async fn usage(&self, id: &SandboxId) -> Result<Usage, ProviderError>;
+    async fn destroy(&self, handle: &Handle) -> Result<(), ProviderError>;
+    async fn resize(&self, handle: &Handle, limits: &Limits) -> Result<(), ProviderError>;
+    async fn set_network(&self, handle: &Handle, network: &Network) -> Result<(), ProviderError>;
+    async fn usage(&self, handle: &Handle) -> Result<Usage, ProviderError>;
     /// The last time that memory ran out in it, as the host saw it; `None` where it did not, or where that is unknown.
-    async fn shortage(&self, _id: &SandboxId) -> Option<Ended> {
+    async fn shortage(&self, _handle: &Handle) -> Option<Ended> {
         None
     }
 
@@ -156,39 +125,42 @@ pub trait Provider: Send + Sync {
     /// Every sandbox that the provider has, for reconcile.
     async fn sightings(&self) -> Result<Vec<Sighting>, ProviderError>;
     /// What it has of one; `None` where it has nothing.
-    async fn sighting(&self, id: &SandboxId) -> Result<Option<Sighting>, ProviderError> {
-        Ok(self.sightings().await?.into_iter().find(|sighting| sighting.id == *id))
+    async fn sighting(&self, handle: &Handle) -> Result<Option<Sighting>, ProviderError> {
+        let is_it = |sighting: &Sighting| sighting.handle == *handle || sighting.id.as_str() == handle.as_str();
+        Ok(self.sightings().await?.into_iter().find(is_it))
     }
     /// Ends its processes and keeps its files for whoever claims them.
-    async fn keep_aside(&self, id: &SandboxId, aside: &Aside) -> Result<(), ProviderError> {
+    async fn keep_aside(&self, handle: &Handle, aside: &Aside) -> Result<(), ProviderError> {
         let _nothing_to_note = aside;
-        self.stop(id, Duration::ZERO).await
+        self.stop(handle, Duration::ZERO).await
     }
     /// Somebody owns it again: its files are no longer kept aside.
-    async fn take_back(&self, id: &SandboxId) -> Result<(), ProviderError> {
-        let _nothing_was_noted = id;
+    async fn take_back(&self, handle: &Handle) -> Result<(), ProviderError> {
+        let _nothing_was_noted = handle;
         Ok(())
     }
     /// What a sandbox was last started with, where the provider knows.
-    async fn last_spec(&self, id: &SandboxId) -> Result<Option<Spec>, ProviderError> {
-        let _unknown = id;
+    async fn last_order(&self, handle: &Handle) -> Result<Option<Order>, ProviderError> {
+        let _unknown = handle;
         Ok(None)
     }
     /// Whether it has written nothing that would be missed.
-    async fn is_blank(&self, id: &SandboxId) -> Result<bool, ProviderError> {
-        let _unknown = id;
+    async fn is_blank(&self, handle: &Handle) -> Result<bool, ProviderError> {
+        let _unknown = handle;
         Ok(false)
     }
     /// Whether its machine was started anew since a server last began on it.
     fn is_after_a_restart(&self) -> bool {
         false
     }
-    /// How the storage of its sandboxes is at this moment; `None` where that is nobody's business here.
-    fn storage(&self) -> Option<Health> {
+    /// How the storage of its sandboxes is at this moment, where so many bytes shall stay free; `None` where that is
+    /// nobody's business here.
+    fn storage(&self, kept: u64) -> Option<Health> {
+        let _unknown = kept;
         None
     }
     /// Removes everything that belongs to none of these sandboxes; returns how many. Called before a server serves.
-    async fn sweep(&self, keep: std::collections::HashSet<SandboxId>) -> Result<usize, ProviderError> {
+    async fn sweep(&self, keep: HashSet<SandboxId>) -> Result<usize, ProviderError> {
         let _nothing_to_sweep = keep;
         Ok(0)
     }
@@ -196,18 +168,18 @@ pub trait Provider: Send + Sync {
     async fn departure(&self) -> Departure;
 
     /// Connects to the daemon inside.
-    fn guest(&self, id: &SandboxId) -> Guest;
+    fn guest(&self, handle: &Handle) -> Guest;
 
     /// Packs everything that a stopped sandbox has written as a tar archive.
     async fn export(
         &self,
-        id: &SandboxId,
+        handle: &Handle,
         to: &mut (dyn tokio::io::AsyncWrite + Send + Unpin),
     ) -> Result<(), ProviderError>;
     /// The reverse: unpacks a stopped sandbox's files.
     async fn import(
         &self,
-        spec: &Spec,
+        order: &Order,
         from: &mut (dyn tokio::io::AsyncRead + Send + Unpin),
-    ) -> Result<(), ProviderError>;
+    ) -> Result<Handle, ProviderError>;
 }

@@ -10,8 +10,8 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use cove_engine::network::policy;
-use cove_engine::spec::Target;
+use cove_policy::Target;
+use cove_policy::policy;
 
 use crate::config::Connections;
 
@@ -38,6 +38,8 @@ pub struct Budget {
     pub keyless: usize,
     pub per_sandbox: usize,
     pub unfinished_bytes: u64,
+    /// Bytes of bodies that the requests of one organisation hold in memory.
+    pub held_bytes: u64,
 }
 
 impl Budget {
@@ -60,6 +62,7 @@ impl Budget {
             keyless: share(0, most / 4),
             per_sandbox: share(wanted.per_sandbox, most / 8),
             unfinished_bytes: wanted.unfinished_bytes,
+            held_bytes: wanted.unfinished_bytes.saturating_mul(4),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Ends rights that expire, and rights that another server of the same database has ended.
 
 use super::{LOOK, Right, mark};
+use crate::volume::State;
 use crate::{App, Error};
 
 impl App {
@@ -29,10 +30,16 @@ impl App {
                 Right::Sandbox(id) => {
                     self.store().sandbox_by_id(id).await?.is_some_and(|sandbox| mark(&sandbox) == noted)
                 }
+                Right::Volume(id) => match self.store().volume_by_id(id).await? {
+                    Some(volume) if volume.state == State::Ready => {
+                        self.store().organisation(&volume.organisation).await?.is_some()
+                    }
+                    _ => false,
+                },
                 Right::Link(_) => true,
             };
             if !stands {
-                self.rights().end(&right);
+                self.rights().end_marked(&right, noted);
             }
         }
         Ok(())

@@ -7,9 +7,10 @@
 //! ```text
 //!   authenticate ── Right::Key ──┐                       ┌── handler dropped, 401
 //!   sandbox_any ─ Right::Sandbox ┼──▶ Admission ── ends ─┼── body breaks off
+//!   volume token ─ Right::Volume ┤
 //!   signed link ── Right::Link ──┘         ▲             └── socket shut down
 //!                                          │
-//!   revoked · expired · organisation deleted · tokens rotated · made private · server ends
+//!   revoked · expired · organisation deleted · tokens rotated · made private · volume deleted · server ends
 //! ```
 //!
 //! On this server a right ends at once. Other servers of the same database read one number every [`LOOK`]. When it has
@@ -26,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
-use cove_engine::SandboxId;
+use cove_protocol::{SandboxId, VolumeId};
 use tokio_util::sync::CancellationToken;
 
 use self::budget::Budget;
@@ -52,6 +53,8 @@ pub enum Right {
     Key(String),
     /// The sandbox's own token, or the fact that it is public.
     Sandbox(SandboxId),
+    /// The volume's own token.
+    Volume(VolumeId),
     /// A signed link: one use of it.
     Link(u64),
 }
@@ -76,6 +79,8 @@ pub struct Rights {
     budget: Budget,
     held: Mutex<Held>,
     next: AtomicU64,
+    /// Rises whenever a right is ended.
+    ends: AtomicU64,
 }
 
 #[derive(Default)]
@@ -96,14 +101,27 @@ struct Count {
     streams: usize,
     /// Bytes of incomplete messages.
     unfinished: Arc<AtomicU64>,
+    /// Bytes of bodies that its requests hold.
+    held_bytes: Arc<AtomicU64>,
+}
+
+impl Count {
+    fn is_needed(&self) -> bool {
+        self.under_way > 0 || Arc::strong_count(&self.unfinished) > 1 || Arc::strong_count(&self.held_bytes) > 1
+    }
 }
 
 #[derive(Default)]
 struct Holders {
     until: Option<Timestamp>,
-    /// The state of the sandbox that the right came from, see [`mark`].
+    admissions: HashMap<u64, Holder>,
+}
+
+struct Holder {
+    admission: Weak<Inner>,
+    /// The state of the sandbox that the right came from, see [`mark`]. Each has its own: who comes after a change must
+    /// not vouch for who came before it.
     mark: u64,
-    admissions: HashMap<u64, Weak<Inner>>,
 }
 
 /// One request's permission to go on. Cheap to clone; ends for all clones.
@@ -119,6 +137,8 @@ struct Inner {
     cut: OnceLock<Cut>,
     /// Whether its connection assembles WebSocket messages.
     assembles: AtomicBool,
+    /// The bytes of its body, counted for its organisation until the request ends.
+    body: Mutex<Option<Unfinished>>,
 }
 
 /// The state of one admission.
@@ -128,6 +148,8 @@ struct Mine {
     /// The organisation of the first key.
     organisation: Option<String>,
     keyless: bool,
+    /// The organisation of the sandbox that it came to without a key.
+    host: Option<String>,
     /// Counted among its organisation's streams.
     counted_stream: bool,
     full: Option<String>,
@@ -152,13 +174,33 @@ impl Rights {
             held: Mutex::default(),
             cut: OnceLock::new(),
             assembles: AtomicBool::new(false),
+            body: Mutex::default(),
         }))
     }
 
     /// Ends a right, and every request that it allowed.
     pub fn end(&self, right: &Right) {
+        // Before the holders are read: who holds it after that sees that it must ask again.
+        self.ends.fetch_add(1, Ordering::SeqCst);
         let holders = self.lock().rights.get(right).map(living).unwrap_or_default();
         end_all(holders, Ended::Right);
+    }
+
+    /// Ends a right for those who hold it with this mark.
+    fn end_marked(&self, right: &Right, mark: u64) {
+        self.ends.fetch_add(1, Ordering::SeqCst);
+        let held = self.lock();
+        let holders = held.rights.get(right).into_iter().flat_map(|holders| holders.admissions.values());
+        let holders = holders.filter(|holder| holder.mark == mark).filter_map(|holder| holder.admission.upgrade());
+        let holders = holders.collect();
+        drop(held);
+        end_all(holders, Ended::Right);
+    }
+
+    /// A number that rises whenever a right is ended. Whoever reads something, holds a right because of it and finds the
+    /// same number afterwards holds no right that was ended in between.
+    pub(crate) fn ends(&self) -> u64 {
+        self.ends.load(Ordering::SeqCst)
     }
 
     /// Ends expired rights.
@@ -176,9 +218,14 @@ impl Rights {
         end_all(streams, Ended::Server);
     }
 
-    /// The rights that are held now, with their marks.
+    /// The rights that are held now, each with every mark it is held with.
     fn held(&self) -> Vec<(Right, u64)> {
-        self.lock().rights.iter().map(|(right, holders)| (right.clone(), holders.mark)).collect()
+        let held = self.lock();
+        let marked = held.rights.iter().flat_map(|(right, holders)| {
+            let marks: HashSet<u64> = holders.admissions.values().map(|holder| holder.mark).collect();
+            marks.into_iter().map(move |mark| (right.clone(), mark))
+        });
+        marked.collect()
     }
 
     /// How many streams there are now.
@@ -204,7 +251,7 @@ fn end_all(admissions: Vec<Arc<Inner>>, why: Ended) {
 }
 
 fn living(holders: &Holders) -> Vec<Arc<Inner>> {
-    holders.admissions.values().filter_map(Weak::upgrade).collect()
+    holders.admissions.values().filter_map(|holder| holder.admission.upgrade()).collect()
 }
 
 impl Admission {
@@ -329,20 +376,47 @@ impl Admission {
         if !self.0.assembles.load(Ordering::Relaxed) {
             return None;
         }
-        let organisation = self.mine().organisation.clone().unwrap_or_default();
+        let account = self.account();
         let mut held = self.0.rights.lock();
-        let total = Arc::clone(&held.organisations.entry(organisation).or_default().unfinished);
+        let total = Arc::clone(&held.organisations.entry(account).or_default().unfinished);
         Some(Unfinished { own: 0, total, most: self.0.rights.budget.unfinished_bytes })
     }
 
-    fn hold(&self, right: Right, until: Option<Timestamp>, mark: u64) {
-        if !self.mine().rights.insert(right.clone()) {
-            return;
+    /// Whose resources it uses: its key's organisation, or that of the sandbox it came to.
+    fn account(&self) -> String {
+        let mine = self.mine();
+        mine.organisation.clone().or_else(|| mine.host.clone()).unwrap_or_default()
+    }
+
+    /// Counts how many bytes of its body the request makes the server hold. They are counted until the request ends: what
+    /// runs for long may hold them as long. Refused where the requests of its organisation hold too many together.
+    pub fn holds_body(&self, bytes: usize) -> Result<(), Error> {
+        let most = self.0.rights.budget.held_bytes;
+        let mut body = self.0.body.lock().expect("no panic while held");
+        if bytes == 0 && body.is_none() {
+            return Ok(());
         }
+        let counted = body.get_or_insert_with(|| {
+            let account = self.account();
+            let total = Arc::clone(&self.0.rights.lock().organisations.entry(account).or_default().held_bytes);
+            Unfinished { own: 0, total, most }
+        });
+        if counted.set(bytes as u64) {
+            return Ok(());
+        }
+        // It is dropped now.
+        let _within = counted.set(0);
+        let message = format!("requests of the organisation hold {} MiB together; end some, or send less", most >> 20);
+        Err(Error::Exhausted { message, retry_after: AGAIN })
+    }
+
+    fn hold(&self, right: Right, until: Option<Timestamp>, mark: u64) {
+        self.mine().rights.insert(right.clone());
         let mut held = self.0.rights.lock();
         let holders = held.rights.entry(right).or_default();
-        (holders.until, holders.mark) = (until, mark);
-        holders.admissions.insert(self.0.id, Arc::downgrade(&self.0));
+        holders.until = until;
+        // The mark of the latest look: that is the one which the request's tokens are compared with.
+        holders.admissions.insert(self.0.id, Holder { admission: Arc::downgrade(&self.0), mark });
     }
 
     /// Whether the request has any right: a key, a public sandbox, or the sandbox's token.
@@ -356,7 +430,7 @@ impl Admission {
     }
 }
 
-/// Bytes of one connection's incomplete message, counted for its organisation.
+/// Bytes of one connection's incomplete message, or of one request's body, counted for its organisation.
 pub struct Unfinished {
     own: u64,
     total: Arc<AtomicU64>,
@@ -382,6 +456,8 @@ impl Drop for Unfinished {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        // Before it is asked whether the organisation is still counted.
+        drop(self.body.get_mut().map(Option::take));
         let Ok(mut held) = self.rights.held.lock() else { return };
         held.streams.remove(&self.id);
         let mine = self.held.get_mut().map(std::mem::take).unwrap_or_default();
@@ -393,10 +469,15 @@ impl Drop for Inner {
             if let Some(count) = held.organisations.get_mut(&organisation) {
                 count.under_way -= 1;
                 count.streams -= usize::from(mine.counted_stream);
-                if count.under_way == 0 && Arc::strong_count(&count.unfinished) == 1 {
+                if !count.is_needed() {
                     held.organisations.remove(&organisation);
                 }
             }
+        }
+        if let Some(host) = mine.host
+            && held.organisations.get(&host).is_some_and(|count| !count.is_needed())
+        {
+            held.organisations.remove(&host);
         }
         for right in mine.rights {
             if let Some(holders) = held.rights.get_mut(&right) {
@@ -430,8 +511,19 @@ pub(crate) fn hold_sandbox(sandbox: &Sandbox) -> Result<(), Error> {
     let held = CURRENT.try_with(|admission| {
         if !admission.holds_a_key() {
             admission.count_keyless(&sandbox.id)?;
+            admission.mine().host = Some(sandbox.organisation.clone());
             admission.hold(Right::Sandbox(sandbox.id.clone()), None, mark(sandbox));
         }
+        Ok(())
+    });
+    held.unwrap_or(Ok(()))
+}
+
+/// Notes that a volume's token allowed the request, if the organisation that owns it has room for another.
+pub(crate) fn hold_volume(id: &VolumeId, organisation: &str) -> Result<(), Error> {
+    let held = CURRENT.try_with(|admission| {
+        admission.count_known(organisation)?;
+        admission.hold(Right::Volume(id.clone()), None, 0);
         Ok(())
     });
     held.unwrap_or(Ok(()))
@@ -543,6 +635,47 @@ mod tests {
         assert!(two.set(0) && one.set(100));
         drop(one);
         assert!(two.set(100));
+    }
+
+    #[tokio::test]
+    async fn bodies_of_one_organisation_are_counted_together_until_their_requests_end() {
+        let config = crate::config::Connections { unfinished_bytes: 100, ..Default::default() };
+        let rights = Arc::new(Rights::new(Budget::new(&config, 1024)));
+        let admit = async |organisation: &str| {
+            let admission = rights.admit();
+            admission.clone().within(async { hold_key("k", organisation, None) }).await.unwrap();
+            admission
+        };
+        let (one, two, other) = (admit("o").await, admit("o").await, admit("p").await);
+        assert!(one.holds_body(300).is_ok() && two.holds_body(100).is_ok(), "four times the bytes of messages");
+        let refused = two.holds_body(101).unwrap_err();
+        assert!(refused.retry_after().is_some(), "{refused}");
+        assert!(other.holds_body(400).is_ok(), "another organisation has its own");
+        assert!(two.holds_body(100).is_ok(), "a body that was refused is not held");
+        drop(one);
+        assert!(two.holds_body(400).is_ok(), "a request that ended holds nothing");
+        drop((two, other));
+        assert!(rights.lock().organisations.is_empty());
+    }
+
+    #[tokio::test]
+    async fn who_comes_with_new_tokens_does_not_keep_those_who_came_with_old_ones() {
+        let rights = Arc::new(Rights::default());
+        let sandbox: SandboxId = "abcdefghij0123456789".parse().unwrap();
+        let right = Right::Sandbox(sandbox);
+        let (old, new) = (rights.admit(), rights.admit());
+        old.hold(right.clone(), None, 1);
+        new.hold(right.clone(), None, 2);
+        let mut held = rights.held();
+        held.sort_by_key(|(_, mark)| *mark);
+        assert_eq!(held, [(right.clone(), 1), (right.clone(), 2)]);
+        // As another server of the database does that finds the tokens of mark 2 in the store.
+        let before = rights.ends();
+        rights.end_marked(&right, 1);
+        assert!(old.ended().is_cancelled() && !new.ended().is_cancelled());
+        assert_ne!(rights.ends(), before, "who holds a right meanwhile asks again");
+        drop((old, new));
+        assert!(rights.held().is_empty());
     }
 
     #[tokio::test]

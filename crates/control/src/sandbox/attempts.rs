@@ -3,7 +3,7 @@
 //! A row is written only where its generation is still the one that was read. Another server may write in between: then the
 //! newer row is read, the rules are asked again, and the write is tried again.
 
-use cove_engine::SandboxId;
+use cove_protocol::SandboxId;
 
 use crate::Error;
 

@@ -1,9 +1,9 @@
 //! Why a sandbox is in its state, for people.
 
-use cove_engine::state::Ended;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
+use crate::provider::Ended;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Cause {
@@ -56,7 +56,7 @@ impl Cause {
         Cause::new(Code::Requested, format!("{what} was asked for"), at)
     }
 
-    /// The engine's report of an end, as a sentence.
+    /// A provider's report of an end, as a sentence.
     pub fn ended(ended: &Ended, at: Timestamp) -> Self {
         match ended {
             Ended::Stopped => Cause::new(Code::Requested, "every process had gone", at),

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use cove_engine::SandboxId;
-use cove_engine::spec::Limits;
+use cove_protocol::SandboxId;
 
 use super::attempts::Attempts;
 use super::create::{check_env, check_labels, check_name};
 use super::{LimitsChange, NetworkPolicy, Sandbox, State, TimersChange};
 use crate::audit::Entry;
 use crate::event::Kind;
-use crate::provider::ProviderError;
+use crate::ledger::{counted_disk, counts_as};
+use crate::provider::{Ability, Limits, ProviderError};
 use crate::right::Right;
 use crate::store::Written;
 use crate::store::sandboxes::Along;
@@ -22,7 +22,7 @@ impl App {
         change.check()?;
         self.edit(caller, id_or_name, move |app, sandbox| {
             change.apply(&mut sandbox.timers, app.now());
-            Ok(())
+            app.check_able(sandbox)
         })
         .await
     }
@@ -57,6 +57,7 @@ impl App {
         caller.require(Scope::Write)?;
         if let Some(name) = &name {
             check_name(name)?;
+            self.check_is_no_id(caller, name).await?;
         }
         let id = self.sandbox(caller, id_or_name).await?.id;
         let _lock = self.locks().lock(&id).await;
@@ -166,6 +167,7 @@ impl App {
         self.detached(async move {
             let _lock = app.locks().lock(&id).await;
             let before = app.there(&id).await?;
+            app.check_able(&Sandbox { network: network.clone(), ..before.clone() })?;
             let write = |_: &App, sandbox: &mut Sandbox| {
                 sandbox.network = network.clone();
                 Ok(())
@@ -175,10 +177,11 @@ impl App {
             }
             app.check_here(&before).await?;
             let provider = app.provider(&before.provider)?;
-            provider.set_network(&id, &wanted).await?;
+            let handle = before.handle();
+            provider.set_network(&handle, &wanted).await?;
             let written = app.edit_locked(&id, &entry, write).await;
             if written.is_err() {
-                put_back(&id, provider.set_network(&id, &before.network.to_engine()?).await);
+                put_back(&id, provider.set_network(&handle, &before.network.to_network()?).await);
             }
             written
         })
@@ -202,14 +205,24 @@ impl App {
             {
                 return Err(Error::invalid("limits.disk", "a disk can grow but not shrink"));
             }
+            // What is in the archive has no disk until it starts.
+            let counts = |limits: Limits| counts_as(before.state, counted_disk(limits.disk)).disk;
+            let more = counts(limits).saturating_sub(counts(before.limits));
+            let quota = app.quota(&organisation).await?;
+            let mut place = app.ledger().claim_disk(&organisation, &quota, more)?;
             if !before.state.has_processes() {
-                return app.write_limits(&id, limits, &entry).await;
+                let written = app.write_limits(&id, limits, &entry).await?;
+                place.is_written();
+                return Ok(written);
             }
             app.resize_running(&before, limits).await?;
             let written = app.write_limits(&id, limits, &entry).await;
-            if written.is_err() {
-                put_back(&id, app.provider(&before.provider)?.resize(&id, &before.limits).await);
-                app.capacity().note(&id, before.limits.memory);
+            match &written {
+                Ok(_) => place.is_written(),
+                Err(_) => {
+                    put_back(&id, app.provider(&before.provider)?.resize(&before.handle(), &before.limits).await);
+                    app.capacity().note(&id, before.limits.memory);
+                }
             }
             written
         })
@@ -219,14 +232,12 @@ impl App {
     /// What runs has other limits from now on, and as much of the server's room.
     async fn resize_running(&self, before: &Sandbox, limits: Limits) -> Result<(), Error> {
         self.check_here(before).await?;
+        self.require(&before.provider, Ability::Resize)?;
         let provider = self.provider(&before.provider)?;
-        if !provider.capabilities().resize {
-            return Err(Error::Unsupported(format!("provider {} cannot resize", before.provider)));
-        }
         if limits.memory > before.limits.memory {
             self.admit_resized(before, limits.memory)?;
         }
-        let resized = provider.resize(&before.id, &limits).await;
+        let resized = provider.resize(&before.handle(), &limits).await;
         let memory = if resized.is_ok() { limits.memory } else { before.limits.memory };
         self.capacity().note(&before.id, memory);
         Ok(resized?)
@@ -243,7 +254,7 @@ impl App {
         self.rewrite(id, asked, change).await
     }
 
-    async fn edit(
+    pub(crate) async fn edit(
         &self,
         caller: &Caller,
         id_or_name: &str,

@@ -3,18 +3,17 @@
 //! The hot path: one write before the launch, one after. The row is there before the provider is asked, so that a
 //! server that dies in between knows what to look for.
 
-use cove_engine::spec::Limits;
+use cove_protocol::SandboxId;
 
-use super::cause::{Cause, Code};
-use super::state::Event;
+use super::cause::Cause;
+use super::state::{Effect, Event};
 use super::{IfExists, NewSandbox, Sandbox, State, Timers};
 use crate::border::field::{self, Characters};
 use crate::border::shape;
-use crate::event::Kind;
 use crate::interpreter::Warmth;
 use crate::key::Quota;
-use crate::ledger::Claim;
-use crate::store::Written;
+use crate::ledger::{Claim, disk_of};
+use crate::provider::Limits;
 use crate::store::sandboxes::{Idempotency, Inserted};
 use crate::template::Template;
 use crate::{App, Caller, Error, Scope, random};
@@ -27,6 +26,9 @@ impl App {
     pub async fn create_sandbox(&self, caller: &Caller, new: NewSandbox) -> Result<Sandbox, Error> {
         caller.require(Scope::Write)?;
         check(&new)?;
+        if let Some(name) = &new.name {
+            self.check_is_no_id(caller, name).await?;
+        }
         if let Some(existing) = self.existing(caller, &new).await? {
             return Ok(existing);
         }
@@ -39,7 +41,9 @@ impl App {
             if let Some(taken) = app.take_from_pool(&caller, &sandbox, &new, &template).await? {
                 return Ok(taken);
             }
-            let place = app.ledger().reserve(&sandbox.organisation, &quota)?;
+            let place = app.ledger().reserve(&sandbox.organisation, &quota, disk_of(&sandbox))?;
+            // Before a turn to launch is taken: what is on another server may take its time to come.
+            let _layers = app.layers_here(&sandbox.provider, &sandbox.image.root).await?;
             let id = sandbox.id.clone();
             let made = match app.room_for(&sandbox).await {
                 Ok(_turn) => app.make(&caller, sandbox, new, place, &quota).await,
@@ -50,10 +54,24 @@ impl App {
             }
             if let Ok(sandbox) = &made {
                 app.prepare_interpreter(sandbox, &template);
+                app.boot(sandbox, &template).await;
             }
             made
         })
         .await
+    }
+
+    /// A name that is the id of another sandbox, or of one that is gone, would lead to that one: ids come first.
+    pub(crate) async fn check_is_no_id(&self, caller: &Caller, name: &str) -> Result<(), Error> {
+        // Most names do not look like one, and cost nothing.
+        let Ok(id) = name.parse::<SandboxId>() else { return Ok(()) };
+        match self.store().sandbox_by_id(&id).await? {
+            // Another organisation's does not exist, and hides nothing here.
+            Some(found) if found.organisation == caller.organisation => {
+                Err(Error::Conflict(format!("{name} is the id of a sandbox, and cannot be the name of another")))
+            }
+            _ => Ok(()),
+        }
     }
 
     async fn existing(&self, caller: &Caller, new: &NewSandbox) -> Result<Option<Sandbox>, Error> {
@@ -78,7 +96,7 @@ impl App {
 
     pub(crate) async fn draft(&self, caller: &Caller, new: &NewSandbox) -> Result<(Sandbox, Template), Error> {
         let template = self.template(caller, new.template.as_deref().unwrap_or("base")).await?;
-        let provider = new.provider.clone().unwrap_or_else(|| self.default_provider().to_owned());
+        let provider = self.provider_for(&template, new.provider.as_deref())?;
         self.check_held(&provider, &new.limits)?;
         // What nobody asked for is never more than the organisation may have.
         let quota = self.quota(&caller.organisation).await?;
@@ -89,7 +107,8 @@ impl App {
         new.timers.apply(&mut timers, now);
         let mut env = template.env.clone();
         env.extend(new.env.clone());
-        let id = random::sandbox_id();
+        let volumes = self.find_mounts(caller, &provider, &new.volumes).await?;
+        let id = new.id.clone().unwrap_or_else(random::sandbox_id);
         if let Some(name) = &new.id_variable {
             env.entry(name.clone()).or_insert_with(|| id.to_string());
         }
@@ -98,13 +117,19 @@ impl App {
             organisation: caller.organisation.clone(),
             name: new.name.clone(),
             template: template.name.clone(),
-            root: template.root.clone(),
+            image: template.image.clone(),
+            build: template.build.clone(),
+            parent: None,
+            clone_of: None,
             provider,
+            handle: None,
             server: self.server().to_owned(),
             labels: new.labels.clone(),
             env,
             limits,
             network: new.network.clone(),
+            volumes,
+            checkpoints: new.checkpoints,
             timers,
             owner: new.owner.clone(),
             user: new.user.clone().unwrap_or_else(|| template.user.clone()),
@@ -123,8 +148,11 @@ impl App {
             door: new.door.clone(),
             pool: None,
             has_archive: false,
+            manifest: None,
+            sealing: false,
             generation: 0,
         };
+        self.check_able(&sandbox)?;
         self.check_network(caller, &sandbox.network).await?;
         Ok((sandbox, template))
     }
@@ -162,14 +190,14 @@ impl App {
         drop(place);
         match inserted {
             Inserted::New => {
-                let (id, provider) = (sandbox.id.clone(), sandbox.provider.clone());
+                let (id, handle, provider) = (sandbox.id.clone(), sandbox.handle(), sandbox.provider.clone());
                 let made = self.launch_new(sandbox).await;
                 // With a key the same request gets it when the database answers again; else nobody ever would.
                 if new.idempotency_key.is_none() && made.as_ref().is_err_and(Error::is_of_the_database) {
                     self.unfinished().untold(&id);
                     // Its row ends when the database answers again. Until then it does not run, however long that is.
                     if let Ok(provider) = self.provider(&provider)
-                        && let Err(error) = provider.destroy(&id).await
+                        && let Err(error) = provider.destroy(&handle).await
                     {
                         tracing::warn!(sandbox = %id, %error, "remove what nobody was told of, will be tried again");
                     }
@@ -209,54 +237,13 @@ impl App {
         Ok(matches!(earlier.state, State::Destroying | State::Destroyed) && earlier.started_at.is_none())
     }
 
-    /// The first launch. One that fails leaves nothing: nobody was told of it.
+    /// The first launch of a row that was just written. One that fails leaves nothing: nobody was told of it.
     pub(crate) async fn launch_new(&self, sandbox: Sandbox) -> Result<Sandbox, Error> {
-        let launched = match self.provider(&sandbox.provider) {
-            Ok(provider) => match sandbox.spec() {
-                Ok(spec) => provider.launch(&spec).await.map_err(Error::from),
-                Err(error) => Err(error),
-            },
-            Err(error) => Err(error),
-        };
-        match launched {
-            Ok(()) => self.note_launched(sandbox).await,
-            Err(error) => {
-                let cause = Cause::new(Code::StartFailed, format!("the start failed: {error}"), self.now());
-                self.abandon(sandbox, cause).await;
-                Err(error)
-            }
+        let made = self.pursue(sandbox, Effect::Launch).await?;
+        match made.state {
+            State::Running => Ok(made),
+            state => Err(Error::Conflict(format!("sandbox {} became {state} while it was made", made.id))),
         }
-    }
-
-    /// Writes that it runs. Where that cannot be written nobody was told of it, and it must not go on unseen: whoever
-    /// asked for it sees to that.
-    async fn note_launched(&self, sandbox: Sandbox) -> Result<Sandbox, Error> {
-        let now = self.now();
-        let mut next = Sandbox {
-            state: State::Running,
-            state_since: now,
-            started_at: Some(now),
-            last_activity_at: now,
-            updated_at: None,
-            metered_from: now,
-            ..sandbox.clone()
-        };
-        let event = self.sandbox_event(&next, Kind::Created);
-        let trouble = match self.store().update_sandbox(&mut next, Some(&event)).await {
-            Ok(Written::Done) => {
-                self.announce(State::Creating, &next);
-                return Ok(next);
-            }
-            Ok(Written::Overtaken) => Error::Conflict(format!("sandbox {} was changed while it was made", sandbox.id)),
-            Err(error) => error,
-        };
-        // A database in trouble would not take the note of that either, and may have taken this one: what became of it is found out
-        // when it answers again. Whoever asked has waited long enough.
-        if !trouble.is_of_the_database() {
-            let cause = Cause::new(Code::StartFailed, format!("the start could not be noted: {trouble}"), now);
-            self.abandon(sandbox, cause).await;
-        }
-        Err(trouble)
     }
 
     /// A template for cells has its interpreter started while the caller still reads the answer. Should that fail, the
@@ -266,7 +253,7 @@ impl App {
         if !template.interpreter || sandbox.state != State::Running {
             return;
         }
-        let (app, id, guest) = (self.clone(), sandbox.id.clone(), provider.guest(&sandbox.id));
+        let (app, id, guest) = (self.clone(), sandbox.id.clone(), provider.guest(&sandbox.handle()));
         self.tasks().spawn(async move {
             if let Err(error) = app.interpreter().warm(&id, &guest, Warmth::Started).await {
                 tracing::debug!(sandbox = %id, %error, "start the interpreter ahead of its first cell");

@@ -35,11 +35,18 @@ impl App {
         let events = self.store().newest_events(&filter, 0, SHOWN).await?;
         let mut evidence = vec![format!("{} since {}", sandbox.state, sandbox.state_since)];
         if sandbox.state == State::Running
-            && let Ok(usage) = self.provider(&sandbox.provider)?.usage(&sandbox.id).await
+            && let Ok(usage) = self.provider(&sandbox.provider)?.usage(&sandbox.handle()).await
         {
-            evidence.push(format!("memory: {} of {}", bytes(usage.memory), bytes(usage.memory_limit)));
+            // What runs uses some: nothing means that nobody counts it.
+            if usage.memory > 0 {
+                evidence.push(format!("memory: {} of {}", bytes(usage.memory), bytes(usage.memory_limit)));
+            }
             if usage.memory_kills > 0 {
-                evidence.push(format!("{} processes were killed for want of memory", usage.memory_kills));
+                let many = match usage.memory_kills {
+                    1 => "1 process was".to_owned(),
+                    many => format!("{many} processes were"),
+                };
+                evidence.push(format!("{many} killed for want of memory"));
             }
         }
         if let Err(error) = self.check_disk(&sandbox.provider) {

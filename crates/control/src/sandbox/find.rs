@@ -1,6 +1,6 @@
 //! Finding sandboxes: by id, by name, by filter.
 
-use cove_engine::SandboxId;
+use cove_protocol::SandboxId;
 
 use super::create::check_labels;
 use super::{Filter, Listed, Page, Sandbox, State};
@@ -22,11 +22,18 @@ impl App {
     /// For those who prove their right by a token of the sandbox's own: what they are let in with ends when its tokens
     /// change, or when it is public no more.
     pub(crate) async fn sandbox_of_anybody(&self, id: &SandboxId) -> Result<Sandbox, Error> {
-        let found = self.store().sandbox_by_id(id).await?;
-        let found = found.filter(|sandbox| sandbox.state != State::Destroyed && sandbox.pool.is_none());
-        let sandbox = found.ok_or_else(|| Error::not_found("sandbox", id.to_string()))?;
-        right::hold_sandbox(&sandbox)?;
-        Ok(sandbox)
+        loop {
+            let ends = self.rights().ends();
+            let found = self.store().sandbox_by_id(id).await?;
+            let found = found.filter(|sandbox| sandbox.state != State::Destroyed && sandbox.pool.is_none());
+            let sandbox = found.ok_or_else(|| Error::not_found("sandbox", id.to_string()))?;
+            right::hold_sandbox(&sandbox)?;
+            // New tokens are written first and then end what is held, so either this check or that end sees the other:
+            // nobody is let in by a token that was read before it was replaced, and stays.
+            if self.rights().ends() == ends {
+                return Ok(sandbox);
+            }
+        }
     }
 
     pub async fn list_sandboxes(

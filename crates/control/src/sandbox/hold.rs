@@ -1,8 +1,7 @@
 //! Limits that a provider cannot enforce: a requested one is refused, a default is reported as not enforced.
 
-use cove_engine::Limit;
-
 use super::LimitsChange;
+use crate::provider::Limit;
 use crate::{App, Error};
 
 impl App {
@@ -16,8 +15,20 @@ impl App {
         match self.provider(provider)?.unheld().into_iter().find(|unheld| is_asked(unheld.limit)) {
             None => Ok(()),
             Some(unheld) => Err(Error::Unsupported(format!(
-                "limits.{} cannot be held by provider {provider}: {}; hint: {}",
+                "limits.{} cannot be held by provider {provider}: {}; hint: on the server's machine: {}",
                 unheld.limit, unheld.why, unheld.remedy
+            ))),
+        }
+    }
+
+    /// Refuses a volume's size that a caller asks for and nothing holds. Without one a volume takes what the disk has.
+    pub(crate) fn check_size_held(&self, provider: &str) -> Result<(), Error> {
+        match self.provider(provider)?.unheld().into_iter().find(|unheld| unheld.limit == Limit::Disk) {
+            None => Ok(()),
+            Some(unheld) => Err(Error::Unsupported(format!(
+                "size cannot be held by provider {provider}: {}; a volume can be made without one; hint: on the server's \
+                 machine: {}",
+                unheld.why, unheld.remedy
             ))),
         }
     }

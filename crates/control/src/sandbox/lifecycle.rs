@@ -1,4 +1,4 @@
-//! Start, stop, pause, resume, archive, recover, destroy: one path for all.
+//! Start, stop, pause, resume, archive, recover, destroy, and the first launch: one path for all.
 //!
 //! A change takes the sandbox's lock (so a stop that comes during a start waits for it), asks the pure machine, writes
 //! the state in transition, carries out the effect, writes the outcome. Work is detached from the caller: one that
@@ -6,15 +6,18 @@
 
 use std::time::Duration;
 
-use cove_engine::SandboxId;
+use cove_protocol::SandboxId;
 
 use super::attempts::Attempts;
 use super::cause::{Cause, Code};
+use super::seal::{self, Durable, Manifest};
 use super::state::{self, Denied, Effect, Event};
 use super::{Sandbox, State};
 use crate::audit::Entry;
 use crate::event::Kind;
 use crate::key::Quota;
+use crate::ledger::disk_of;
+use crate::provider::Handle;
 use crate::store::sandboxes::Along;
 use crate::store::{Lasting, Written};
 use crate::{App, Caller, Error, Scope};
@@ -35,6 +38,11 @@ impl App {
         self.ask(caller, id_or_name, Event::Stop, "a stop").await
     }
 
+    /// A stop that ends with a manifest of the files, or does not.
+    pub async fn stop_durably(&self, caller: &Caller, id_or_name: &str, durable: Durable) -> Result<Sandbox, Error> {
+        self.ask_durably(caller, id_or_name, Event::Stop, "a stop", durable).await
+    }
+
     /// A stop that gives processes no time to end by themselves.
     pub async fn kill(&self, caller: &Caller, id_or_name: &str) -> Result<Sandbox, Error> {
         self.ask(caller, id_or_name, Event::Kill, "a forced stop").await
@@ -42,6 +50,11 @@ impl App {
 
     pub async fn pause(&self, caller: &Caller, id_or_name: &str) -> Result<Sandbox, Error> {
         self.ask(caller, id_or_name, Event::Pause, "a pause").await
+    }
+
+    /// A pause that ends with a manifest of the files, or does not.
+    pub async fn pause_durably(&self, caller: &Caller, id_or_name: &str, durable: Durable) -> Result<Sandbox, Error> {
+        self.ask_durably(caller, id_or_name, Event::Pause, "a pause", durable).await
     }
 
     pub async fn resume(&self, caller: &Caller, id_or_name: &str) -> Result<Sandbox, Error> {
@@ -61,10 +74,21 @@ impl App {
     }
 
     async fn ask(&self, caller: &Caller, id_or_name: &str, event: Event, what: &str) -> Result<Sandbox, Error> {
+        self.ask_durably(caller, id_or_name, event, what, Durable::AsConfigured).await
+    }
+
+    async fn ask_durably(
+        &self,
+        caller: &Caller,
+        id_or_name: &str,
+        event: Event,
+        what: &str,
+        durable: Durable,
+    ) -> Result<Sandbox, Error> {
         caller.require(Scope::Write)?;
         let sandbox = self.sandbox(caller, id_or_name).await?;
         let asked = self.audit_entry(caller, action(event), sandbox.id.as_str());
-        self.change_state_asked(&sandbox.id, event, Cause::requested(what, self.now()), Some(asked)).await
+        self.change_state_asked(&sandbox.id, event, Cause::requested(what, self.now()), Some(asked), durable).await
     }
 
     /// The sandbox once nobody is at work on it. What another server is at is waited for too, but not for long.
@@ -89,7 +113,7 @@ impl App {
 
     /// Brings an event to a sandbox and sees it through.
     pub(crate) async fn change_state(&self, id: &SandboxId, event: Event, cause: Cause) -> Result<Sandbox, Error> {
-        self.change_state_asked(id, event, cause, None).await
+        self.change_state_asked(id, event, cause, None, Durable::AsConfigured).await
     }
 
     /// As [`App::change_state`]; the first write says who asked.
@@ -99,12 +123,13 @@ impl App {
         event: Event,
         cause: Cause,
         asked: Option<Entry>,
+        durable: Durable,
     ) -> Result<Sandbox, Error> {
         let app = self.clone();
         let id = id.clone();
         self.detached(async move {
             let _lock = app.locks().lock(&id).await;
-            app.change_locked(&id, event, cause, asked.as_ref()).await
+            app.change_durably(&id, event, cause, asked.as_ref(), durable).await
         })
         .await
     }
@@ -117,10 +142,21 @@ impl App {
         cause: Cause,
         asked: Option<&Entry>,
     ) -> Result<Sandbox, Error> {
-        match self.see_through(id, event, cause.clone(), asked).await {
+        self.change_durably(id, event, cause, asked, Durable::AsConfigured).await
+    }
+
+    async fn change_durably(
+        &self,
+        id: &SandboxId,
+        event: Event,
+        cause: Cause,
+        asked: Option<&Entry>,
+        durable: Durable,
+    ) -> Result<Sandbox, Error> {
+        match self.see_through(id, event, cause.clone(), asked, durable).await {
             Err(Error::Denied(denied)) if denied.state.is_in_transition() => {
                 self.finish_locked(id).await?;
-                self.see_through(id, event, cause, asked).await
+                self.see_through(id, event, cause, asked, durable).await
             }
             done => done,
         }
@@ -133,18 +169,52 @@ impl App {
         event: Event,
         cause: Cause,
         asked: Option<&Entry>,
+        durable: Durable,
     ) -> Result<Sandbox, Error> {
         let turn = self.room_to_start(id, event).await?;
-        let set_out = self.set_out(id, event, &cause, asked).await;
+        let set_out = self.set_out(id, event, &cause, asked, durable).await;
         if set_out.is_err() && turn.is_some() {
             self.capacity().release(id);
         }
-        let (mut sandbox, mut effect) = set_out?;
-        while let Some(work) = effect {
-            let outcome = self.carry_out(&sandbox, work).await;
-            (sandbox, effect) = self.conclude(sandbox, work, outcome).await?;
+        match set_out? {
+            (sandbox, Some(effect)) => self.pursue(sandbox, effect).await,
+            (sandbox, None) if self.lacks_manifest(&sandbox, event, durable)? => self.seal_at_rest(sandbox).await,
+            (sandbox, None) => Ok(sandbox),
         }
-        Ok(sandbox)
+    }
+
+    /// Whether a sandbox that is where it shall be already is to get a manifest that it has not.
+    fn lacks_manifest(&self, sandbox: &Sandbox, event: Event, durable: Durable) -> Result<bool, Error> {
+        let at_rest = matches!(sandbox.state, State::Paused | State::Stopped) && sandbox.manifest.is_none();
+        Ok(at_rest && self.wants_manifest(sandbox, event, durable)?)
+    }
+
+    /// Carries out an effect whose state is written, and every effect that follows from it. The first failure is the
+    /// answer; what it leads to is carried out all the same.
+    pub(super) async fn pursue(&self, sandbox: Sandbox, effect: Effect) -> Result<Sandbox, Error> {
+        let outcome = self.carry_out(&sandbox, effect).await;
+        self.pursue_from(sandbox, effect, outcome).await
+    }
+
+    /// As [`App::pursue`], of an effect that was carried out.
+    pub(super) async fn pursue_from(
+        &self,
+        mut sandbox: Sandbox,
+        mut effect: Effect,
+        mut outcome: Result<Known, Error>,
+    ) -> Result<Sandbox, Error> {
+        let mut failure = None;
+        loop {
+            let concluded = match self.conclude(sandbox, effect, outcome).await {
+                Ok(concluded) => concluded,
+                Err(error) => return Err(failure.unwrap_or(error)),
+            };
+            sandbox = concluded.sandbox;
+            failure = failure.or(concluded.failure);
+            let Some(next) = concluded.next else { return failure.map_or(Ok(sandbox), Err) };
+            effect = next;
+            outcome = self.carry_out(&sandbox, effect).await;
+        }
     }
 
     /// Writes the first new state. Returns the effect that must follow.
@@ -154,6 +224,7 @@ impl App {
         event: Event,
         cause: &Cause,
         asked: Option<&Entry>,
+        durable: Durable,
     ) -> Result<(Sandbox, Option<Effect>), Error> {
         let mut attempts = Attempts::on(id);
         loop {
@@ -170,6 +241,7 @@ impl App {
             };
             self.check_capable(&sandbox, event)?;
             let step = state::apply(sandbox.state, event)?;
+            let step = self.with_manifest(&mut sandbox, event, durable, step)?;
             if step.state == sandbox.state && step.effect.is_none() {
                 if let Some(entry) = asked {
                     self.store().add_audit(entry).await?;
@@ -179,8 +251,10 @@ impl App {
             // Whoever starts it, by name or by waking it.
             let starts = matches!(event, Event::Start | Event::Recover) && !sandbox.state.has_processes();
             let quota = if starts { Some(self.quota(&sandbox.organisation).await?) } else { None };
+            // One that comes out of the archive needs a disk again.
+            let disk = if sandbox.state == State::Archived { disk_of(&sandbox) } else { 0 };
             let _place = match &quota {
-                Some(quota) => Some(self.ledger().claim_start(&sandbox.organisation, quota)?),
+                Some(quota) => Some(self.ledger().claim_start(&sandbox.organisation, quota, disk)?),
                 None => None,
             };
             match self.write_state_within(&mut sandbox, step.state, cause.clone(), asked, quota.as_ref()).await? {
@@ -190,47 +264,84 @@ impl App {
         }
     }
 
-    /// Asks the provider. Every effect is idempotent.
-    async fn carry_out(&self, sandbox: &Sandbox, effect: Effect) -> Result<(), Error> {
+    /// Asks the provider. Every effect is idempotent. Every launch there is begins here.
+    async fn carry_out(&self, sandbox: &Sandbox, effect: Effect) -> Result<Known, Error> {
         let provider = self.provider(&sandbox.provider)?;
+        let handle = sandbox.handle();
         match effect {
-            Effect::Launch => provider.launch(&sandbox.spec()?).await?,
-            Effect::Stop => provider.stop(&sandbox.id, STOP_GRACE).await?,
-            Effect::Kill => provider.stop(&sandbox.id, Duration::ZERO).await?,
-            Effect::Pause => provider.pause(&sandbox.id).await?,
-            Effect::Resume => provider.resume(&sandbox.id).await?,
-            Effect::Export => self.export(sandbox).await?,
-            Effect::Import => self.import(sandbox).await?,
+            Effect::Launch => {
+                let order = sandbox.order()?;
+                let launched = match &sandbox.clone_of {
+                    // The first launch of a copy; what it has from then on is its own.
+                    Some(source) if sandbox.handle.is_none() => provider.layers().fork(source, &order).await?,
+                    _ => provider.launch(&order).await?,
+                };
+                if sandbox.state == State::Starting {
+                    self.boot_again(sandbox, &launched);
+                }
+                return Ok(Known::As(launched));
+            }
+            Effect::Stop => {
+                provider.stop(&handle, STOP_GRACE).await?;
+                return Ok(self.sealed(sandbox).await);
+            }
+            Effect::Kill => {
+                provider.stop(&handle, Duration::ZERO).await?;
+                return Ok(self.sealed(sandbox).await);
+            }
+            Effect::Pause => {
+                provider.pause(&handle).await?;
+                return Ok(self.sealed(sandbox).await);
+            }
+            Effect::Resume => provider.resume(&handle).await?,
+            Effect::Export => {
+                self.export(sandbox).await?;
+                return Ok(Known::NoMore);
+            }
+            Effect::Import => return Ok(Known::As(self.import(sandbox).await?)),
             Effect::Destroy => {
-                let (synced, ended) = tokio::join!(self.store().sync(), provider.end(&sandbox.id));
+                let (synced, ended) = tokio::join!(self.store().sync(), provider.end(&handle));
                 synced.map_err(Error::from)?;
                 ended?;
                 let forget_archive =
                     async { if sandbox.has_archive { self.forget_archive(sandbox).await } else { Ok(()) } };
                 // Neither waits for the other: the archive may be at the far end of a network.
-                let (destroyed, forgotten) = tokio::join!(provider.destroy(&sandbox.id), forget_archive);
+                let (destroyed, forgotten) = tokio::join!(provider.destroy(&handle), forget_archive);
                 destroyed?;
                 forgotten?;
             }
         }
-        Ok(())
+        Ok(Known::AsBefore)
     }
 
-    /// Writes what became of an effect; the next effect, where one follows from another.
+    /// The manifest that a pause or a stop ends with, where it was asked for.
+    async fn sealed(&self, sandbox: &Sandbox) -> Known {
+        if !sandbox.sealing {
+            return Known::AsBefore;
+        }
+        self.seal(sandbox).await.map_or_else(Known::Unsealed, Known::Sealed)
+    }
+
+    /// Writes what became of an effect, with the next effect, where one follows from another.
     async fn conclude(
         &self,
-        sandbox: Sandbox,
+        mut sandbox: Sandbox,
         effect: Effect,
-        outcome: Result<(), Error>,
-    ) -> Result<(Sandbox, Option<Effect>), Error> {
+        outcome: Result<Known, Error>,
+    ) -> Result<Concluded, Error> {
         let now = self.now();
-        let (event, cause, failure) = match outcome {
-            Ok(()) => (success(effect), sandbox.cause.clone(), None),
+        let (event, cause, known, failure) = match outcome {
+            // Processes do not come back for want of a manifest: the change stands, and its caller is told.
+            Ok(Known::Unsealed(error)) => {
+                tracing::warn!(sandbox = %sandbox.id, %error, detail = error.detail(), "write the manifest of its files");
+                (success(effect), sandbox.cause.clone(), Known::AsBefore, Some(seal::unsealed(effect, error)))
+            }
+            Ok(known) => (success(effect), sandbox.cause.clone(), known, None),
             // Destroying stays so: the background tries again until nothing remains.
             Err(error) if effect == Effect::Destroy => {
                 self.retry_destroy(&sandbox.id).await?;
                 tracing::warn!(sandbox = %sandbox.id, error = %error, detail = error.detail(), "destroy failed, will be tried again");
-                return Ok((sandbox, None));
+                return Ok(Concluded { sandbox, next: None, failure: None });
             }
             Err(error) => {
                 let detail = error.detail().map(ToOwned::to_owned).unwrap_or_else(|| error.to_string());
@@ -239,10 +350,9 @@ impl App {
                     _ => (Event::Undone, Code::ChangeFailed),
                 };
                 let cause = Cause::new(code, format!("{} failed: {detail}", noun(effect)), now);
-                (event, cause, Some(error))
+                (event, cause, Known::AsBefore, Some(error))
             }
         };
-        let mut sandbox = sandbox;
         let id = sandbox.id.clone();
         let mut attempts = Attempts::on(&id);
         loop {
@@ -250,15 +360,11 @@ impl App {
             let step = match state::apply(sandbox.state, event) {
                 Ok(step) => step,
                 // Overtaken by another server's change: its word stands.
-                Err(Denied { .. }) => return Ok((sandbox, None)),
+                Err(Denied { .. }) => return Ok(Concluded { sandbox, next: None, failure: None }),
             };
+            known.note(&mut sandbox);
             match self.write_state(&mut sandbox, step.state, cause.clone(), None).await? {
-                Written::Done => {
-                    return match failure {
-                        Some(error) => Err(error),
-                        None => Ok((sandbox, step.effect)),
-                    };
-                }
+                Written::Done => return Ok(Concluded { sandbox, next: step.effect, failure }),
                 Written::Overtaken => {
                     let found = self.store().sandbox_by_id(&sandbox.id).await?;
                     sandbox = found.ok_or_else(|| Error::not_found("sandbox", id.to_string()))?;
@@ -296,7 +402,17 @@ impl App {
         next.state = to;
         next.cause = cause;
         next.state_since = now;
-        next.has_archive |= to == State::Archiving;
+        next.has_archive |= matches!(to, State::Archiving | State::Archived);
+        next.sealing &= to.is_in_transition();
+        // On the disk before a process moves: after a power cut nobody takes it for proof of files that have changed.
+        let ends_manifest = next.manifest.is_some() && !seal::holds_in(to);
+        if ends_manifest {
+            next.manifest = None;
+        }
+        if to == State::Archived {
+            // The provider has nothing of it any more.
+            next.handle = None;
+        }
         if to == State::Running && from != State::Running {
             next.started_at = Some(now);
             next.last_activity_at = now;
@@ -310,57 +426,47 @@ impl App {
             event: event.as_ref(),
             span: metered.span.as_ref(),
             audit: asked,
-            lasting: lasting(to),
+            lasting: if ends_manifest { Lasting::Synced } else { lasting(to) },
             starts_within,
         };
         let written = self.store().update_sandbox_along(&mut next, along).await?;
         if written == Written::Done {
             *sandbox = next;
-            self.ledger().moved(&sandbox.organisation, from, to);
+            self.ledger().moved(sandbox, from, to);
             self.note_room(&sandbox.id, to);
             self.announce(from, sandbox);
         }
         Ok(written)
     }
+}
 
-    /// A sandbox that never lived: its row becomes a record, the provider keeps nothing.
-    pub(crate) async fn abandon(&self, mut sandbox: Sandbox, cause: Cause) {
-        let id = sandbox.id.clone();
-        let cleaned = match self.provider(&sandbox.provider) {
-            Ok(provider) => provider.destroy(&id).await.map_err(Error::from),
-            Err(error) => Err(error),
-        };
-        let to = if cleaned.is_ok() { State::Destroyed } else { State::Destroying };
-        let noted = match self.write_state(&mut sandbox, to, cause, None).await {
-            Ok(written) => written == Written::Done,
-            Err(error) => {
-                tracing::error!(sandbox = %id, %error, detail = error.detail(), "note of a failed creation");
-                false
-            }
-        };
-        if let Err(error) = &cleaned {
-            tracing::warn!(sandbox = %id, %error, detail = error.detail(), "cleanup of a failed creation, will be tried again");
-        }
-        if !noted || cleaned.is_err() {
-            // Where this cannot be written either, the next start of the server finds the row.
-            let _ = self.retry_destroy(&id).await;
-        }
-    }
+/// What became of an effect.
+struct Concluded {
+    sandbox: Sandbox,
+    /// What must be done next.
+    next: Option<Effect>,
+    failure: Option<Error>,
+}
 
-    fn check_capable(&self, sandbox: &Sandbox, event: Event) -> Result<(), Error> {
-        let capabilities = self.provider(&sandbox.provider)?.capabilities();
-        match event {
-            Event::Pause if !capabilities.pause => Err(Error::Unsupported(format!(
-                "provider {} cannot pause: without root a server needs a delegated control group (`cove doctor` tells how)",
-                sandbox.provider
-            ))),
-            Event::Stop | Event::Kill | Event::Archive if !capabilities.persistent => {
-                Err(Error::Unsupported(format!("provider {} keeps no files over a stop", sandbox.provider)))
-            }
-            Event::Archive if sandbox.timers.ephemeral => {
-                Err(Error::invalid("archive", "an ephemeral sandbox cannot be archived"))
-            }
-            _ => Ok(()),
+/// How the provider knows the sandbox after an effect.
+pub(super) enum Known {
+    AsBefore,
+    As(Handle),
+    /// It has nothing of it any more.
+    NoMore,
+    /// As before, and its files are proven by a manifest.
+    Sealed(Manifest),
+    /// As before, and the manifest that was asked for is not written.
+    Unsealed(Error),
+}
+
+impl Known {
+    fn note(&self, sandbox: &mut Sandbox) {
+        match self {
+            Known::AsBefore | Known::Unsealed(_) => {}
+            Known::Sealed(manifest) => sandbox.manifest = Some(manifest.clone()),
+            Known::As(handle) => sandbox.handle = Some(handle.clone()),
+            Known::NoMore => sandbox.handle = None,
         }
     }
 }
@@ -390,6 +496,7 @@ fn action(event: Event) -> &'static str {
         Event::Start => "sandbox.start",
         Event::Stop => "sandbox.stop",
         Event::Kill => "sandbox.kill",
+        Event::Halt => "sandbox.rollback",
         Event::Pause => "sandbox.pause",
         Event::Resume => "sandbox.resume",
         Event::Archive => "sandbox.archive",
@@ -429,6 +536,7 @@ fn kind_of(from: State, to: State) -> Option<Kind> {
         return None;
     }
     match to {
+        State::Running if from == State::Creating => Some(Kind::Created),
         State::Running if matches!(from, State::Paused | State::Resuming) => Some(Kind::Resumed),
         State::Running => Some(Kind::Started),
         State::Paused => Some(Kind::Paused),

@@ -5,12 +5,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use cove_engine::SandboxId;
-use cove_engine::state::Usage;
+use cove_protocol::SandboxId;
 use serde::{Deserialize, Serialize};
 
 use super::{Sandbox, State};
 use crate::clock::Timestamp;
+use crate::provider::Usage;
 use crate::{App, Caller, Error};
 
 /// How often a sandbox is looked at; less often where there are very many.
@@ -138,7 +138,7 @@ impl App {
     }
 
     async fn sample(&self, sandbox: &Sandbox) -> Result<Sample, Error> {
-        let usage = self.provider(&sandbox.provider)?.usage(&sandbox.id).await?;
+        let usage = self.provider(&sandbox.provider)?.usage(&sandbox.handle()).await?;
         self.note_work(sandbox, &usage);
         Ok(self.history().add(sandbox, &usage, self.now()))
     }

@@ -1,13 +1,17 @@
 //! The noun at the centre: an isolated computer with files, processes, network and limits.
 //!
 //! * [`state`]: its life as a pure machine; [`timers`]: when it is put away by itself; [`work`]: whether it works unasked; [`cause`]: why it is as it is
-//! * [`create`], [`lifecycle`], [`change`], [`find`], [`reach`]: what can be done with it, one verb a file
+//! * [`create`], [`lifecycle`], [`change`], [`find`], [`reach`]: what can be done with it, one verb a file; [`copies`]: the first launch
+//!   of several at once
+//! * [`seal`]: pauses and stops that end with a manifest of the files
 //! * [`reconcile`]: what a server does that comes back; [`repair`]: what was left in the middle while it runs; [`orphan`]: files that
 //!   nobody is known to own
 
+mod able;
 mod attempts;
 pub mod cause;
 pub mod change;
+mod copies;
 pub mod create;
 pub mod exec;
 pub mod explain;
@@ -20,6 +24,7 @@ pub mod orphan;
 pub mod reach;
 pub mod reconcile;
 pub mod repair;
+pub mod seal;
 pub mod state;
 pub mod timers;
 pub mod work;
@@ -27,15 +32,16 @@ pub mod work;
 use std::collections::BTreeMap;
 
 pub use cause::Cause;
-use cove_engine::SandboxId;
-use cove_engine::spec::{Durability, Limits, Root, Spec, Storage};
+use cove_protocol::SandboxId;
 pub use network::NetworkPolicy;
+pub use seal::{Durable, Manifest};
 use serde::{Deserialize, Serialize};
 pub use state::State;
 pub use timers::{Expiry, IdleMeasure, Timers, TimersChange};
 
 use crate::Error;
 use crate::clock::Timestamp;
+use crate::provider::{self, Durability, Handle, Image, Limits, VolumeMount};
 
 /// A sandbox as the control plane knows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -46,14 +52,34 @@ pub struct Sandbox {
     pub name: Option<String>,
     /// The template's name.
     pub template: String,
-    pub root: Root,
+    /// What it starts from. Rows from before images have its root here.
+    #[serde(alias = "root")]
+    pub image: Image,
+    /// The build that it started from.
+    #[serde(default)]
+    pub build: Option<String>,
+    /// The sandbox that it is a copy of.
+    #[serde(default)]
+    pub parent: Option<SandboxId>,
+    /// How the provider knows that one: what the first launch copies.
+    #[serde(default)]
+    pub clone_of: Option<Handle>,
+    /// The name of its provider.
     pub provider: String,
+    /// How the provider knows it, from its first launch on.
+    #[serde(default)]
+    pub handle: Option<Handle>,
     /// The server whose machine it is on.
     pub server: String,
     pub labels: BTreeMap<String, String>,
     pub env: BTreeMap<String, String>,
     pub limits: Limits,
     pub network: NetworkPolicy,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeMount>,
+    /// Whether its files are captured before each command.
+    #[serde(default)]
+    pub checkpoints: Option<crate::snapshot::Rule>,
     pub timers: Timers,
     /// Whom the organisation bills it to: any word of its own.
     pub owner: Option<String>,
@@ -89,6 +115,12 @@ pub struct Sandbox {
     /// Whether the object store may have files of it: from the first attempt to archive it on.
     #[serde(default = "may_have")]
     pub has_archive: bool,
+    /// What proves its files, as long as no process has moved since they were written out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manifest: Option<Manifest>,
+    /// Whether the change under way ends with a manifest.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sealing: bool,
     /// Rises with every write: who writes with an old number has been overtaken.
     #[serde(default)]
     pub generation: i64,
@@ -100,21 +132,26 @@ fn may_have() -> bool {
 }
 
 impl Sandbox {
-    /// What the provider is told.
-    pub fn spec(&self) -> Result<Spec, Error> {
-        Ok(Spec {
+    /// What the provider is asked to make.
+    pub fn order(&self) -> Result<provider::Order, Error> {
+        Ok(provider::Order {
             id: self.id.clone(),
-            root: self.root.clone(),
-            storage: Storage::Disk,
+            earlier: self.handle.clone(),
+            image: self.image.clone(),
             durability: self.durability(),
             limits: self.limits,
-            network: self.network.to_engine()?,
-            mounts: Vec::new(),
+            network: self.network.to_network()?,
+            volumes: self.volumes.clone(),
             hostname: self.hostname(),
             env: self.env.clone(),
-            default_user: self.user.clone(),
-            default_cwd: self.cwd.clone(),
+            user: self.user.clone(),
+            cwd: self.cwd.clone(),
         })
+    }
+
+    /// How the provider knows it: by what its launch returned, or by its id where that was never noted.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone().unwrap_or_else(|| Handle::from(&self.id))
     }
 
     /// What is gone with its processes need not outlive the host.
@@ -136,6 +173,8 @@ impl Sandbox {
 /// What a caller wants made. Everything has a default.
 #[derive(Debug, Clone, Default)]
 pub struct NewSandbox {
+    /// Its id, where that was told before it is made; a new one where absent.
+    pub id: Option<SandboxId>,
     pub name: Option<String>,
     pub template: Option<String>,
     pub labels: BTreeMap<String, String>,
@@ -154,6 +193,9 @@ pub struct NewSandbox {
     pub idempotency_key: Option<String>,
     pub door: serde_json::Value,
     pub if_exists: IfExists,
+    pub volumes: Vec<crate::volume::Mount>,
+    /// Whether its files are captured before each command.
+    pub checkpoints: Option<crate::snapshot::Rule>,
 }
 
 impl NewSandbox {
@@ -166,6 +208,7 @@ impl NewSandbox {
         }
         // Every field by name: one that is added must be thought of.
         let NewSandbox {
+            id,
             name,
             template,
             labels,
@@ -182,8 +225,11 @@ impl NewSandbox {
             idempotency_key: _,
             door,
             if_exists,
+            volumes,
+            checkpoints,
         } = self;
         let text = serde_json::json!([
+            id,
             [name, template, provider, owner, user, cwd, id_variable],
             [labels, env],
             limits,
@@ -192,6 +238,7 @@ impl NewSandbox {
             public,
             door,
             format!("{if_exists:?}"),
+            format!("{volumes:?} {checkpoints:?}"),
         ]);
         hex::encode(sha2::Sha256::digest(text.to_string()))
     }

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use cove_engine::network::policy;
-use cove_engine::spec::{Egress, Network, Target, Verdict};
+use cove_policy::policy;
+use cove_policy::{Egress, Network, Target, Verdict};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -59,8 +59,8 @@ impl NetworkPolicy {
         Ok(())
     }
 
-    /// The engine's form of it; an entry that means nothing is refused by name.
-    pub fn to_engine(&self) -> Result<Network, Error> {
+    /// The form that is enforced; an entry that means nothing is refused by name.
+    pub fn to_network(&self) -> Result<Network, Error> {
         self.check_length()?;
         if self.access == Access::Closed && self.allow.is_empty() {
             self.targets()?;
@@ -101,7 +101,7 @@ mod tests {
             allow: vec!["10.0.0.0/8".into(), "1.2.3.4:443".into(), "::1".into(), "10.1.0.0/16:53".into()],
             ..NetworkPolicy::default()
         };
-        let Network::Full(egress) = policy.to_engine().unwrap() else { panic!("not full") };
+        let Network::Full(egress) = policy.to_network().unwrap() else { panic!("not full") };
         assert_eq!(egress.allow.len(), 4);
         assert_eq!(egress.allow[1].port, Some(443));
         assert_eq!(egress.allow[3], Target { address: "10.1.0.0".parse().unwrap(), prefix: 16, port: Some(53) });
@@ -110,8 +110,8 @@ mod tests {
 
     #[test]
     fn nobody_is_reached_unless_somebody_asks() {
-        let read = |text: &str| serde_json::from_str::<NetworkPolicy>(text).unwrap().to_engine().unwrap();
-        assert_eq!(NetworkPolicy::default().to_engine().unwrap(), Network::None);
+        let read = |text: &str| serde_json::from_str::<NetworkPolicy>(text).unwrap().to_network().unwrap();
+        assert_eq!(NetworkPolicy::default().to_network().unwrap(), Network::None);
         assert_eq!(read("{}"), Network::None);
         let Network::Full(egress) = read(r#"{"allow": ["1.2.3.4"]}"#) else { panic!("not full") };
         assert_eq!(egress.otherwise, Verdict::Deny);
@@ -120,10 +120,10 @@ mod tests {
     #[test]
     fn nonsense_is_refused_by_name() {
         let policy = NetworkPolicy { deny: vec!["10.0.0.0/99".into()], ..NetworkPolicy::open() };
-        let error = policy.to_engine().unwrap_err().to_string();
+        let error = policy.to_network().unwrap_err().to_string();
         assert!(error.starts_with("network.deny: `10.0.0.0/99` is no egress target"), "{error}");
         let policy = NetworkPolicy { resolvers: vec!["10.0.0.2".parse().unwrap()], ..NetworkPolicy::open() };
-        let error = policy.to_engine().unwrap_err().to_string();
+        let error = policy.to_network().unwrap_err().to_string();
         assert!(error.contains("add 10.0.0.2:53 to `allow`"), "{error}");
     }
 }

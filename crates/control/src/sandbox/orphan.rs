@@ -7,8 +7,7 @@
 
 use std::time::Duration;
 
-use cove_engine::SandboxId;
-use cove_engine::spec::{Limits, Root};
+use cove_protocol::SandboxId;
 use serde::Serialize;
 
 use super::cause::Cause;
@@ -16,7 +15,7 @@ use super::create::check_name;
 use super::{NetworkPolicy, Sandbox, State, Timers};
 use crate::clock::{Timestamp, after, from_millisecond};
 use crate::event::Kind;
-use crate::provider::{Aside, Provider, Seen, Sighting};
+use crate::provider::{Aside, Handle, Image, Limits, Provider, Seen, Sighting};
 use crate::store::sandboxes::Inserted;
 use crate::{App, Caller, Error, Scope, random};
 
@@ -68,7 +67,7 @@ impl App {
             for sighting in provider.sightings().await? {
                 let Some(aside) = &sighting.aside else { continue };
                 // Its size is of interest, and nothing depends on it.
-                let bytes = provider.usage(&sighting.id).await.ok().map(|usage| usage.disk);
+                let bytes = provider.usage(&sighting.handle).await.ok().map(|usage| usage.disk);
                 all.push(self.orphan(provider.as_ref(), &sighting.id, aside, bytes));
             }
         }
@@ -101,8 +100,8 @@ impl App {
         }
         let id: SandboxId = id.parse().map_err(|_| Error::not_found("orphan", id))?;
         let _lock = self.locks().lock(&id).await;
-        let (provider, _) = self.find_orphan(&id).await?;
-        let sandbox = self.adopted(caller, provider.as_ref(), &id, organisation, adoption.name).await?;
+        let (provider, handle) = self.find_orphan(&id).await?;
+        let sandbox = self.adopted(caller, provider.as_ref(), &id, &handle, organisation, adoption.name).await?;
         match self.store().insert_sandbox(&sandbox, None).await? {
             Inserted::New => {}
             Inserted::NameTaken => {
@@ -113,13 +112,13 @@ impl App {
             }
             other => return Err(Error::internal(format!("store: an adoption came to {other:?}"))),
         }
-        self.ledger().moved(&sandbox.organisation, State::Destroyed, State::Stopped);
+        self.ledger().moved(&sandbox, State::Destroyed, State::Stopped);
         let event = self.sandbox_event(&sandbox, Kind::Stopped);
         self.store().add_event(&event).await?;
         // Synced, and with it all that was written before.
         self.audit(caller, "orphan.adopt", id.as_str()).await?;
         // Where this fails the next start of the server does it: its row is there.
-        provider.take_back(&id).await?;
+        provider.take_back(&handle).await?;
         Ok(sandbox)
     }
 
@@ -128,31 +127,38 @@ impl App {
         caller: &Caller,
         provider: &dyn Provider,
         id: &SandboxId,
+        handle: &Handle,
         organisation: String,
         name: Option<String>,
     ) -> Result<Sandbox, Error> {
-        let spec = provider.last_spec(id).await?;
-        let root = spec.as_ref().map_or(Root::Base, |spec| spec.root.clone());
+        let last = provider.last_order(handle).await?;
+        let image = last.as_ref().map_or_else(Image::default, |last| last.image.clone());
         let templates = self.list_templates(caller).await?;
-        let template = templates.into_iter().find(|template| template.root == root);
-        let limits = spec.as_ref().map_or_else(Limits::default, |spec| spec.limits);
+        let template = templates.into_iter().find(|template| template.image == image);
+        let limits = last.as_ref().map_or_else(Limits::default, |last| last.limits);
         let now = self.now();
         Ok(Sandbox {
             id: id.clone(),
             organisation,
             name,
             template: template.map_or_else(|| "base".into(), |template| template.name),
-            root,
+            image,
+            build: None,
+            parent: None,
+            clone_of: None,
             provider: provider.name().to_owned(),
+            handle: Some(handle.clone()),
             server: self.server().to_owned(),
             labels: Default::default(),
-            env: spec.as_ref().map(|spec| spec.env.clone()).unwrap_or_default(),
+            env: last.as_ref().map(|last| last.env.clone()).unwrap_or_default(),
             limits,
             network: NetworkPolicy::default(),
+            checkpoints: None,
+            volumes: Vec::new(),
             timers: Timers::default(),
             owner: None,
-            user: spec.as_ref().map_or_else(|| "user".into(), |spec| spec.default_user.clone()),
-            cwd: spec.and_then(|spec| spec.default_cwd),
+            user: last.as_ref().map_or_else(|| "user".into(), |last| last.user.clone()),
+            cwd: last.and_then(|last| last.cwd),
             public: false,
             state: State::Stopped,
             cause: Cause::requested("its adoption", now),
@@ -167,6 +173,8 @@ impl App {
             door: serde_json::Value::Null,
             pool: None,
             has_archive: true,
+            manifest: None,
+            sealing: false,
             generation: 0,
         })
     }
@@ -176,9 +184,9 @@ impl App {
         caller.require(Scope::Operator)?;
         let id: SandboxId = id.parse().map_err(|_| Error::not_found("orphan", id))?;
         let _lock = self.locks().lock(&id).await;
-        let (provider, _) = self.find_orphan(&id).await?;
+        let (provider, handle) = self.find_orphan(&id).await?;
         self.audit(caller, "orphan.remove", id.as_str()).await?;
-        Ok(provider.destroy(&id).await?)
+        Ok(provider.destroy(&handle).await?)
     }
 
     /// Removes those whose time is over.
@@ -188,7 +196,7 @@ impl App {
             return Ok(());
         }
         for provider in self.providers() {
-            for Sighting { id, aside, .. } in provider.sightings().await? {
+            for Sighting { id, handle, aside, .. } in provider.sightings().await? {
                 let Some(aside) = aside else { continue };
                 if after(from_millisecond(aside.since), days.saturating_mul(DAY)) > self.now() {
                     continue;
@@ -198,18 +206,20 @@ impl App {
                     continue;
                 }
                 tracing::info!(sandbox = %id, days, reason = aside.reason, "removing files that nobody claimed");
-                provider.destroy(&id).await?;
+                provider.destroy(&handle).await?;
             }
         }
         Ok(())
     }
 
-    async fn find_orphan(&self, id: &SandboxId) -> Result<(std::sync::Arc<dyn Provider>, Aside), Error> {
+    async fn find_orphan(&self, id: &SandboxId) -> Result<(std::sync::Arc<dyn Provider>, Handle), Error> {
         for provider in self.providers() {
-            if let Some(aside) = provider.sighting(id).await?.and_then(|sighting| sighting.aside)
+            // Nobody has noted its handle: it is looked for by its id.
+            if let Some(sighting) = provider.sighting(&Handle::from(id)).await?
+                && sighting.aside.is_some()
                 && self.store().sandbox_by_id(id).await?.is_none()
             {
-                return Ok((std::sync::Arc::clone(provider), aside));
+                return Ok((std::sync::Arc::clone(provider), sighting.handle));
             }
         }
         Err(Error::not_found("orphan", id.to_string()))
@@ -218,11 +228,11 @@ impl App {
     /// What the provider has and the store does not: removed where it is known to be nobody's, kept aside else. What another
     /// server made a moment ago is left alone.
     pub(super) async fn settle_orphan(&self, provider: &str, sighting: &Sighting) -> Result<Fate, Error> {
-        let id = &sighting.id;
+        let (id, handle) = (&sighting.id, &sighting.handle);
         let owner = self.provider(provider)?;
         match self.store().sandbox_by_id(id).await? {
             Some(sandbox) if sandbox.state != State::Destroyed => {
-                if self.is_bound_to_host(provider) && sandbox.server != self.server() {
+                if owner.is_bound_to_host() && sandbox.server != self.server() {
                     tracing::warn!(sandbox = %id, server = sandbox.server, "its files are here, but it is another server's: \
                         the data directory's server-id has changed; put the old name back to have it again");
                 }
@@ -230,16 +240,16 @@ impl App {
             }
             Some(_) => {
                 tracing::info!(sandbox = %id, provider, "removing what is left of a destroyed sandbox");
-                owner.destroy(id).await?;
+                owner.destroy(handle).await?;
                 return Ok(Fate::Removed);
             }
-            None if !self.is_bound_to_host(provider) && provider != "fake" => return Ok(Fate::LeftAlone),
+            None if !owner.is_exclusive() => return Ok(Fate::LeftAlone),
             None => {}
         }
-        if sighting.aside.is_none() && owner.is_blank(id).await? {
+        if sighting.aside.is_none() && owner.is_blank(handle).await? {
             // A creation that the power cut off: nobody was told of it, and nothing was written.
             tracing::info!(sandbox = %id, provider, "removing a sandbox that nobody owns and that is blank");
-            owner.destroy(id).await?;
+            owner.destroy(handle).await?;
             return Ok(Fate::Removed);
         }
         if sighting.aside.is_none() || sighting.state != Seen::Stopped {
@@ -249,7 +259,7 @@ impl App {
             let aside =
                 aside.unwrap_or_else(|| Aside { since: self.now().as_millisecond(), reason: reason.to_owned() });
             tracing::warn!(sandbox = %id, provider, "the database does not know it; its files are kept: see `cove orphans ls`");
-            owner.keep_aside(id, &aside).await?;
+            owner.keep_aside(handle, &aside).await?;
         }
         Ok(Fate::KeptAside)
     }

@@ -15,12 +15,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use cove_engine::SandboxId;
-use cove_engine::state::Ended;
+use cove_protocol::SandboxId;
 
 use super::Sandbox;
 use super::cause::{Cause, Code};
+use super::seal::Durable;
 use super::state::{self, Event};
+use crate::provider::Ended;
 use crate::{App, Error};
 
 /// How often the loop looks.
@@ -119,19 +120,25 @@ impl App {
     /// Finishes the change that a sandbox was left in, if it was; for those who hold the lock.
     pub(crate) async fn finish_locked(&self, id: &SandboxId) -> Result<Sandbox, Error> {
         let found = self.store().sandbox_by_id(id).await?;
-        let sandbox = found.ok_or_else(|| Error::not_found("sandbox", id.to_string()))?;
+        let mut sandbox = found.ok_or_else(|| Error::not_found("sandbox", id.to_string()))?;
         if !sandbox.state.is_in_transition() || sandbox.server != self.server() {
             return Ok(sandbox);
         }
-        let sighting = self.provider(&sandbox.provider)?.sighting(id).await?;
-        let event = sighting.as_ref().map_or(Event::Missing, |sighting| Event::Seen(sighting.state));
+        let sighting = self.provider(&sandbox.provider)?.sighting(&sandbox.handle()).await?;
+        if let Some(sighting) = &sighting {
+            self.note_handle(&mut sandbox, &sighting.handle).await?;
+        }
+        let event = match &sighting {
+            Some(sighting) => Event::Seen(sighting.state),
+            None => self.missing(&sandbox).await,
+        };
         let ended = sighting.and_then(|sighting| sighting.ended);
         let cause = match state::apply(sandbox.state, event) {
             // As whoever began it said.
             Ok(_) if ended.is_none() => sandbox.cause.clone(),
             _ => self.found_cause(&sandbox, event, ended),
         };
-        self.see_through(id, event, cause, None).await
+        self.see_through(id, event, cause, None, Durable::AsConfigured).await
     }
 
     /// Notes that a sandbox ended by itself. Where that cannot be written now it is noted later.

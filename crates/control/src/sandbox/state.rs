@@ -10,7 +10,8 @@
 //!           │              ▼                                  │      │ Missing (never)
 //!           └───────── Stopped ── Archive ▶ Archiving ▶ Archived ── Start ▶ Restoring ▶ Starting
 //!
-//!  any ── Destroy ▶ Destroying ▶ Destroyed          a launch that fails ▶ Failed ── Start, Recover ▶ Starting
+//!  any ── Destroy ▶ Destroying ▶ Destroyed          a start that fails ▶ Failed ── Start, Recover ▶ Starting
+//!                                                   a first launch that fails ▶ Destroying
 //! ```
 //!
 //! The caller writes the new state to the store, then carries out the effect, then applies the effect's outcome. A
@@ -133,6 +134,8 @@ pub enum Event {
     Stop,
     /// A stop that gives processes no time to end by themselves.
     Kill,
+    /// A stop that keeps the files whatever kind of sandbox it is, for a change of them.
+    Halt,
     Pause,
     Resume,
     Archive,
@@ -156,6 +159,8 @@ pub enum Event {
     Seen(Seen),
     /// The provider does not know it.
     Missing,
+    /// The provider does not know it, and the object store has an archive of it.
+    MissingButArchived,
 }
 
 /// What must be done now that the state is written.
@@ -191,7 +196,7 @@ impl Denied {
     fn sentence(&self) -> String {
         let verb = match self.event {
             Event::Start => "be started",
-            Event::Stop | Event::Kill => "be stopped",
+            Event::Stop | Event::Kill | Event::Halt => "be stopped",
             Event::Pause => "be paused",
             Event::Resume => "be resumed",
             Event::Archive => "be archived",
@@ -203,7 +208,7 @@ impl Denied {
             Event::Exported => "finish an archive",
             Event::Destroyed => "finish a destroy",
             Event::Seen(_) => "be used",
-            Event::Undone | Event::Departed | Event::Missing => "change",
+            Event::Undone | Event::Departed | Event::Missing | Event::MissingButArchived => "change",
         };
         let remedy = match (self.state, self.event) {
             (State::Running, Event::Archive) => "; stop it first",
@@ -252,8 +257,8 @@ pub fn apply(state: State, event: Event) -> Result<Step, Denied> {
         (Running, Event::Start | Event::Resume) => to(Running),
         (Failed, Event::Recover) => doing(Starting, Effect::Launch),
         (Running | Paused | Failed, Event::Stop) => doing(Stopping, Effect::Stop),
-        (Running | Paused | Failed, Event::Kill) => doing(Stopping, Effect::Kill),
-        (Stopped, Event::Stop | Event::Kill) => to(Stopped),
+        (Running | Paused | Failed, Event::Kill | Event::Halt) => doing(Stopping, Effect::Kill),
+        (Stopped, Event::Stop | Event::Kill | Event::Halt) => to(Stopped),
         (Archived, Event::Stop | Event::Kill) => to(Archived),
         (Running, Event::Pause) => doing(Pausing, Effect::Pause),
         (Paused, Event::Pause) => to(Paused),
@@ -261,7 +266,9 @@ pub fn apply(state: State, event: Event) -> Result<Step, Denied> {
         (Archived, Event::Archive) => to(Archived),
 
         (Creating | Starting, Event::Launched) => to(Running),
-        (Creating | Starting, Event::LaunchFailed) => to(Failed),
+        // Nobody was told of it: it leaves nothing.
+        (Creating, Event::LaunchFailed) => doing(Destroying, Effect::Destroy),
+        (Starting, Event::LaunchFailed) => to(Failed),
         (Stopping, Event::Stopped | Event::Departed) => to(Stopped),
         (Stopping, Event::Undone) => to(Running),
         (Pausing, Event::Paused) => to(Paused),
@@ -305,6 +312,11 @@ pub fn apply(state: State, event: Event) -> Result<Step, Denied> {
         // The export's last step takes the files off the provider: the archive is whole.
         (Archiving, Event::Missing) => to(Archived),
         (Starting | Running | Pausing | Paused | Resuming | Stopping | Stopped | Failed, Event::Missing) => to(Failed),
+        // A database from before it was archived. As a failed one it would be started without its files, and its next archive would
+        // take the place of the only copy.
+        (Starting | Running | Pausing | Paused | Resuming | Stopping | Stopped | Failed, Event::MissingButArchived) => {
+            to(Archived)
+        }
 
         (state, event) => return Err(Denied { state, event }),
     };

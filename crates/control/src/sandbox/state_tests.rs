@@ -16,6 +16,7 @@ fn any_event() -> impl Strategy<Value = Event> {
             Event::Start,
             Event::Stop,
             Event::Kill,
+            Event::Halt,
             Event::Pause,
             Event::Resume,
             Event::Archive,
@@ -32,6 +33,7 @@ fn any_event() -> impl Strategy<Value = Event> {
             Event::Undone,
             Event::Departed,
             Event::Missing,
+            Event::MissingButArchived,
         ]),
         any_seen().prop_map(Event::Seen),
     ]
@@ -114,6 +116,12 @@ proptest! {
 fn a_refusal_names_the_state_and_the_remedy() {
     let denied = apply(State::Running, Event::Archive).unwrap_err();
     assert_eq!(denied.to_string(), "sandbox is running and cannot be archived; stop it first");
+}
+
+#[test]
+fn a_first_launch_that_fails_leaves_nothing_and_a_later_one_its_files() {
+    assert_eq!(settle(apply(State::Creating, Event::LaunchFailed).unwrap()), State::Destroyed);
+    assert_eq!(apply(State::Starting, Event::LaunchFailed), Ok(to(State::Failed)));
 }
 
 #[test]

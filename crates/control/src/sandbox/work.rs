@@ -10,12 +10,12 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use cove_engine::SandboxId;
-use cove_engine::state::Usage;
+use cove_protocol::SandboxId;
 
 use super::Sandbox;
 use super::timers::IdleMeasure;
 use crate::clock::Timestamp;
+use crate::provider::Usage;
 use crate::{App, Error};
 
 /// Per mille of one processor, on average between two looks.
@@ -113,7 +113,7 @@ impl App {
 
     /// Whether it works at this moment.
     pub(crate) async fn work_of(&self, sandbox: &Sandbox) -> Result<Verdict, Error> {
-        let usage = self.provider(&sandbox.provider)?.usage(&sandbox.id).await?;
+        let usage = self.provider(&sandbox.provider)?.usage(&sandbox.handle()).await?;
         Ok(self.note_work(sandbox, &usage))
     }
 }

@@ -1,11 +1,11 @@
-//! Code in a session's interpreter. It runs to its end whether or not anybody listens.
+//! Code in a session's interpreter. It runs to its end whether or not anybody listens, unless somebody interrupts it.
 
 use std::time::Duration;
 
 use super::journal::{Message, Stream};
 use super::{Artifact, Session};
 use crate::interpreter::cell::{CellError, CellEvent, CellResult};
-use crate::interpreter::{Cell, InterpreterError, Language, Outcome};
+use crate::interpreter::{Cell, ContextId, InterpreterError, Language, Outcome};
 use crate::{App, Caller, Error, Scope, random};
 
 #[derive(Debug, Clone)]
@@ -55,6 +55,28 @@ impl App {
         self.detached(async move { app.run_cell(&caller, session, language, execution).await }).await
     }
 
+    /// Interrupts the cells that a session runs; their callers get what was printed and the error. Returns in how many
+    /// languages something ran.
+    pub async fn interrupt_session(&self, caller: &Caller, session: &str) -> Result<usize, Error> {
+        caller.require(Scope::Write)?;
+        let session = self.open_session(caller, session).await?;
+        let running = self.live_sessions().cells.languages(&session.id);
+        if running.is_empty() {
+            return Ok(0);
+        }
+        let (_, guest) = self.reach(caller, &session.sandbox).await?;
+        let mut interrupted = 0;
+        for language in running {
+            match self.interpreter().interrupt(&guest, &ContextId::default_of(&language)).await {
+                Ok(()) => interrupted += 1,
+                // Its cell ended, or its context has not started yet.
+                Err(InterpreterError::NoSuchContext(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(interrupted)
+    }
+
     async fn run_cell(
         &self,
         caller: &Caller,
@@ -63,6 +85,7 @@ impl App {
         execution: Execution,
     ) -> Result<Executed, Error> {
         let room = self.room_in_sessions(&session.organisation).await?;
+        let _running = self.live_sessions().cells.begin(&session.id, &language);
         let (sandbox, guest) = self.reach(caller, &session.sandbox).await?;
         let id = random::id("execution");
         let cell = Cell { timeout: execution.timeout, ..Cell::new(language, execution.code) };

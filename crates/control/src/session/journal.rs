@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex as AsyncMutex, watch};
 
+use super::running::Cells;
 use crate::clock::Timestamp;
 use crate::interpreter::cell::{CellError, CellResult};
 use crate::{App, Caller, Error};
@@ -42,6 +43,7 @@ pub struct JournalEntry {
 #[derive(Default)]
 pub struct Live {
     writers: Mutex<HashMap<String, Arc<Writer>>>,
+    pub(super) cells: Cells,
 }
 
 /// The most bytes of one session's journal, which is in the server's database. The oldest entries are dropped.

@@ -1,10 +1,11 @@
 //! An agent's durable handle on a sandbox: an id that any process can use later.
 //!
 //! A session owns its journal (all output of executions, numbered, readable from any number on) and its artifacts
-//! (files that outlive the sandbox). Executions run to their end whether or not anybody listens.
+//! (files that outlive the sandbox). Executions run to their end whether or not anybody listens, unless they are interrupted.
 //!
 //! * [`execute`]: code in the session's interpreter; [`artifact`]: what is kept of it
 //! * [`journal`]: its output, live and again; [`agent`]: one shot without a session
+//! * [`running`]: which cells run, for those who interrupt them
 //! * [`end`]: removes old sessions; [`room`]: nor without a maximum
 
 pub mod agent;
@@ -13,6 +14,7 @@ pub mod end;
 pub mod execute;
 pub mod journal;
 mod room;
+mod running;
 
 pub use artifact::Artifact;
 pub use execute::{Executed, Execution};

@@ -40,6 +40,16 @@ impl Store {
         Ok(())
     }
 
+    /// Several in one write, in their order.
+    pub async fn add_events(&self, events: &[NewEvent]) -> Result<(), Error> {
+        let mut statements = Vec::new();
+        for event in events {
+            statements.extend(insert(self.dialect, event)?);
+        }
+        self.carry_out(Change::all(statements), None).await?;
+        Ok(())
+    }
+
     /// The first events after `after`, oldest first.
     pub async fn events(&self, filter: &EventFilter, after: i64, limit: u32) -> Result<Vec<Event>, Error> {
         self.some_events(filter, after, &format!(" ORDER BY seq LIMIT {limit}")).await

@@ -228,6 +228,12 @@ impl Store {
         Ok(())
     }
 
+    /// How many jobs are in this state, counted up to 1,000.
+    pub async fn count_jobs(&self, state: JobState) -> Result<i64, Error> {
+        const SQL: &str = "SELECT COUNT(*) FROM (SELECT 1 AS one FROM jobs WHERE state = $1 LIMIT 1000) AS counted";
+        Ok(sqlx::query_scalar(SQL).bind(state.as_str()).fetch_one(&self.reads).await?)
+    }
+
     pub async fn jobs(
         &self,
         organisation: Option<&str>,

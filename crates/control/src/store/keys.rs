@@ -134,11 +134,22 @@ impl Store {
         }
     }
 
-    /// `false` if it has sandboxes or does not exist. Its keys are invalid from then on.
+    /// `false` if it has sandboxes, templates, snapshots or volumes, or does not exist. Its keys are invalid from then on.
     pub async fn delete_organisation(&self, id: &str) -> Result<bool, Error> {
+        // Checkpoints go by themselves: their sandboxes are gone.
         const SQL: &str = "DELETE FROM organisations WHERE id = $1 AND NOT EXISTS \
-             (SELECT 1 FROM sandboxes WHERE sandboxes.organisation = $2 AND sandboxes.state <> 'destroyed')";
+             (SELECT 1 FROM sandboxes WHERE sandboxes.organisation = $2 AND sandboxes.state <> 'destroyed') \
+             AND NOT EXISTS (SELECT 1 FROM templates WHERE templates.organisation = $2 \
+             AND templates.deleted_at IS NULL AND templates.kind <> 'checkpoints') \
+             AND NOT EXISTS (SELECT 1 FROM volumes WHERE volumes.organisation = $2 AND volumes.state <> 'deleted')";
         self.write_with_rights(Statement::other(SQL, [id.into(), id.into()])).await
+    }
+
+    /// What people call the sandboxes that an organisation still has, those that a build or a pool has made too; some of them.
+    pub async fn sandbox_titles(&self, organisation: &str) -> Result<Vec<String>, Error> {
+        const SQL: &str = "SELECT COALESCE(name, id) FROM sandboxes WHERE organisation = $1 AND state <> 'destroyed' \
+             ORDER BY created_at, id LIMIT 1000";
+        Ok(sqlx::query_scalar(SQL).bind(organisation).fetch_all(&self.reads).await?)
     }
 
     pub async fn update_organisation(&self, organisation: &Organisation) -> Result<(), Error> {

@@ -14,6 +14,8 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (9, "repeats_quotas_peers", include_str!("../../migrations/0009_repeats_quotas_peers.sql")),
     (11, "session_bytes", include_str!("../../migrations/0011_session_bytes.sql")),
     (12, "retention", include_str!("../../migrations/0012_retention.sql")),
+    (13, "images", include_str!("../../migrations/0013_images.sql")),
+    (14, "disks", include_str!("../../migrations/0014_disks.sql")),
 ];
 
 impl Store {
@@ -67,11 +69,17 @@ impl Store {
                 return Ok(());
             }
         }
-        let serial = match self.dialect {
-            Dialect::Sqlite => "INTEGER PRIMARY KEY AUTOINCREMENT",
-            Dialect::Postgres => "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+        let (serial, disk) = match self.dialect {
+            Dialect::Sqlite => (
+                "INTEGER PRIMARY KEY AUTOINCREMENT",
+                "COALESCE(CAST(json_extract(body, '$.limits.disk') AS INTEGER), 0)",
+            ),
+            Dialect::Postgres => (
+                "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+                "COALESCE(CAST(CAST(body AS JSON) -> 'limits' ->> 'disk' AS BIGINT), 0)",
+            ),
         };
-        let text = text.replace("{serial}", serial);
+        let text = text.replace("{serial}", serial).replace("{disk}", disk);
         for statement in statements(&text) {
             sqlx::query(sqlx::AssertSqlSafe(statement))
                 .execute(&mut *transaction)

@@ -8,11 +8,15 @@
 //! Rows are private and become domain types here.
 
 pub mod audit;
+pub mod builds;
 mod change;
+mod checks;
 mod damage;
 pub mod events;
 pub mod jobs;
 pub mod keys;
+pub mod layers;
+mod lineage;
 mod migrate;
 pub mod pools;
 mod reads;
@@ -24,7 +28,9 @@ pub mod servers;
 pub mod sessions;
 mod sql;
 mod sync;
+pub mod templates;
 pub mod usage;
+mod volumes;
 pub mod webhooks;
 mod write;
 

@@ -29,21 +29,32 @@ pub struct Room<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
-    NewSandbox,
-    Start,
+    /// All of them or none, with disks of so many bytes together.
+    NewSandboxes { many: u64, disk: u64 },
+    /// One that needs so many bytes of disk again: it was in the archive.
+    Start { disk: u64 },
 }
 
 impl Room<'_> {
     fn check(&self, counts: Counts) -> Result<(), Error> {
         match self.wanted {
-            Wanted::NewSandbox => ledger::check_new(counts, self.quota),
-            Wanted::Start => ledger::check_running(counts, self.quota),
+            Wanted::NewSandboxes { many, disk } => ledger::check_new_ones(counts, self.quota, many, disk),
+            Wanted::Start { disk } => {
+                ledger::check_running(counts, self.quota).and_then(|()| ledger::check_disk(counts, self.quota, disk))
+            }
         }
     }
 
     fn is_near(&self, counts: Counts) -> bool {
-        let near = |count: u64, most: u64| count.saturating_add(NEAR) > most;
-        near(counts.running, self.quota.running_sandboxes) || near(counts.all, self.quota.sandboxes)
+        // Whoever wants many is near sooner.
+        let (many, disk) = match self.wanted {
+            Wanted::NewSandboxes { many, disk } => (many.max(1), disk),
+            Wanted::Start { disk } => (1, disk),
+        };
+        let near = |count: u64, wanted: u64, most: u64| count.saturating_add(NEAR.saturating_mul(wanted)) > most;
+        near(counts.running, many, self.quota.running_sandboxes)
+            || near(counts.all, many, self.quota.sandboxes)
+            || self.quota.disk_bytes.is_some_and(|most| near(counts.disk, disk, most))
     }
 }
 
@@ -99,15 +110,15 @@ async fn carry_out_within(
 }
 
 async fn count(transaction: &mut Transaction<'_, Any>, organisation: &str) -> Result<Counts, Error> {
-    const SQL: &str = "SELECT state, COUNT(*) AS many FROM sandboxes WHERE organisation = $1 AND state <> 'destroyed' \
-         GROUP BY state";
+    const SQL: &str = "SELECT state, COUNT(*) AS many, CAST(SUM(disk) AS BIGINT) AS disk FROM sandboxes \
+         WHERE organisation = $1 AND state <> 'destroyed' GROUP BY state";
     let rows = sqlx::query(SQL).bind(organisation).fetch_all(&mut **transaction).await?;
     let mut counts = Counts::default();
     for row in rows {
         let state: String = row.try_get("state")?;
-        let many: i64 = row.try_get("many")?;
+        let (many, disk): (i64, i64) = (row.try_get("many")?, row.try_get("disk")?);
         if let Some(state) = State::parse(&state) {
-            counts = counts.plus(ledger::counts_as(state).times(many.unsigned_abs()));
+            counts = counts.plus(Counts::of(state, many.unsigned_abs(), disk.unsigned_abs()));
         }
     }
     Ok(counts)

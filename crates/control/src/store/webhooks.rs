@@ -1,8 +1,9 @@
 //! Webhooks in the store, and up to which event they are done.
 
-use super::change::Statement;
-use super::{Store, from_body, to_body};
+use super::change::{Change, Statement};
+use super::{Store, Written, from_body, to_body};
 use crate::Error;
+use crate::job::DELIVERY;
 use crate::webhook::Webhook;
 
 impl Store {
@@ -42,14 +43,15 @@ impl Store {
         body.as_deref().map(from_body).transpose()
     }
 
+    /// With the deliveries to it that wait, for the first time or again. One that is under way finds no webhook when it is
+    /// tried again.
     pub async fn delete_webhook(&self, organisation: &str, id: &str) -> Result<bool, Error> {
-        let done = self
-            .execute(Statement::other(
-                "DELETE FROM webhooks WHERE organisation = $1 AND id = $2",
-                [organisation.into(), id.into()],
-            ))
-            .await?;
-        Ok(done == 1)
+        const ROW: &str = "DELETE FROM webhooks WHERE organisation = $1 AND id = $2";
+        const WAITING: &str =
+            "DELETE FROM jobs WHERE kind = $1 AND state = 'queued' AND organisation = $2 AND subject = $3";
+        let waiting = Statement::other(WAITING, [DELIVERY.into(), organisation.into(), id.into()]);
+        let change = Change::new(Statement::other(ROW, [organisation.into(), id.into()])).with([waiting]);
+        Ok(self.write(change, None).await? == Written::Done)
     }
 
     pub async fn cursor(&self, name: &str) -> Result<Option<i64>, Error> {

@@ -61,10 +61,15 @@ impl Store {
 
     /// Returns when all that was committed before is on the disk. PostgreSQL's commits are.
     pub(crate) async fn sync(&self) -> Result<(), sqlx::Error> {
-        match &self.syncer {
-            Some(syncer) => Ok(syncer.sync().await?),
-            None => Ok(()),
+        let Some(syncer) = &self.syncer else { return Ok(()) };
+        if syncer.has_failed() {
+            // Nobody else writes meanwhile. Dropped with an error, the connection is closed.
+            let mut held = Held::new(self.writes.acquire().await?);
+            held.connection().execute("PRAGMA wal_checkpoint(TRUNCATE)").await?;
+            syncer.begins_anew()?;
+            held.give_back();
         }
+        Ok(syncer.sync().await?)
     }
 
     /// Begins a sync that nobody waits for.
@@ -241,6 +246,21 @@ mod tests {
         assert!(tokio::time::timeout(std::time::Duration::from_millis(100), &mut synced).await.is_err());
         drop(disk);
         assert_eq!(synced.await.unwrap(), Written::Done);
+    }
+
+    #[tokio::test]
+    async fn after_a_failed_sync_nothing_counts_until_the_log_has_begun_anew() {
+        let (directory, store) = store().await;
+        let log = || std::fs::metadata(directory.path().join("cove.db-wal")).map_or(0, |log| log.len());
+        let syncer = store.syncer.clone().expect("SQLite has one");
+        assert_eq!(store.write(organisation("a").into(), None).await.unwrap(), Written::Done);
+        assert!(log() > 0);
+        syncer.fail();
+        assert!(syncer.sync().await.is_err(), "the kernel would say yes");
+        assert_eq!(store.write(organisation("b").into(), None).await.unwrap(), Written::Done);
+        assert_eq!((log(), syncer.has_failed()), (0, false), "all of it is in the database");
+        assert_eq!(store.write(organisation("c").into(), None).await.unwrap(), Written::Done);
+        assert_eq!(count(&store).await, 3);
     }
 
     #[tokio::test]

@@ -1,57 +1,77 @@
-//! Templates that were built on this machine: a note in `templates/`, layers beside it in `layers/`.
+//! Templates that were built for everybody, as `cove run` finds them: a note in `templates/`, layers in the engine's store.
 //!
-//! The note is read whenever a template is asked for, so a build is there for the next sandbox without a restart, and
-//! sandboxes that use an earlier build keep its layers ([`super::unused`] removes them after the last one).
+//! The server writes the note when a build is ready, so that the next `cove run` has it without asking. A note that this
+//! server's database does not know was written by an earlier version, or beside another data directory whose layers this one
+//! shares: the server takes it over (`notes`).
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use cove_protocol::LayerId;
 use serde::{Deserialize, Serialize};
 
-pub const CODE_INTERPRETER: &str = "code-interpreter";
+use super::Template;
+use crate::provider::{Isolation, Limits, Root, Under, local};
 
-/// The part of a layer that is mounted over `/usr`.
-const USR: &str = "usr";
-
-/// The directory in a layer that a recipe may leave notes in, and where matplotlib keeps its list of fonts.
-pub const ROOM: &str = "usr/local/share/cove";
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Built {
-    /// Digests, top first.
-    pub layers: Vec<String>,
+    /// Top first.
+    pub layers: Vec<LayerId>,
+    /// What lies below them; the host's own programs where absent.
+    #[serde(default)]
+    pub under: Option<Under>,
     /// The Python that its packages are for, as `3.11`; empty where it has none.
     pub python: String,
-    /// The packages that were asked for.
+    /// The packages that were asked for; of notes of earlier versions alone.
+    #[serde(default)]
     pub packages: Vec<String>,
     pub env: BTreeMap<String, String>,
     pub bytes: u64,
     pub built_at: String,
+    /// The build whose files these are.
+    #[serde(default)]
+    pub build: Option<String>,
+    #[serde(default)]
+    pub aliases: Vec<String>,
+    #[serde(default)]
+    pub description: Option<String>,
+    #[serde(default)]
+    pub user: Option<String>,
+    #[serde(default)]
+    pub cwd: Option<String>,
+    #[serde(default)]
+    pub start: Option<String>,
+    #[serde(default)]
+    pub ready: Option<String>,
+    #[serde(default)]
+    pub limits: Option<Limits>,
+    #[serde(default)]
+    pub isolation: Option<Isolation>,
 }
 
 /// Why a template lacks something. People read this sentence.
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
-    #[error("not built on this machine: sandboxes have base's python3 alone until `cove template build {0}` has run")]
+    #[error("not built on this machine: `cove template build {0}` builds it")]
     NotBuilt(String),
-    #[error("layer {1} of {0} is missing: sandboxes have base alone until `cove template build {0}` has run again")]
+    #[error("built, but its layer {1} is missing: `cove template build {0}` builds it again")]
     LayerMissing(String, String),
     #[error(
-        "{0} was built for Python {1}, which this machine has no more: sandboxes have base alone until `cove template build {0}` has run again"
+        "built for Python {1}, which is not this machine's python3 any more: `cove template build {0}` builds it again"
     )]
     OtherPython(String, String),
-    #[error("the note of template {0} cannot be read ({1}): `cove template build {0}` writes it again")]
+    #[error("built, but its note cannot be read ({1}): `cove template build {0}` writes it again")]
     Unreadable(String, String),
 }
 
-pub fn layers_of(data: &Path) -> PathBuf {
-    data.join("layers")
+fn folder(data: &Path) -> PathBuf {
+    data.join("templates")
 }
 
 fn note_of(data: &Path, name: &str) -> PathBuf {
-    data.join("templates").join(format!("{name}.json"))
+    folder(data).join(format!("{name}.json"))
 }
 
 impl Built {
@@ -63,28 +83,82 @@ impl Built {
         };
         let built: Built =
             serde_json::from_slice(&text).map_err(|error| Unusable::Unreadable(name.into(), error.to_string()))?;
-        for (layer, path) in built.layers.iter().zip(built.roots(data)) {
-            let digest = layer.len() == 64 && layer.bytes().all(|byte| byte.is_ascii_hexdigit());
-            if !digest || !path.is_dir() {
-                return Err(Unusable::LayerMissing(name.into(), layer.chars().take(12).collect()));
-            }
-        }
-        let has = |python: &str| Path::new("/usr/bin").join(format!("python{python}")).exists();
-        if !built.python.is_empty() && !has(&built.python) {
+        if !has_python(&built.python) {
             return Err(Unusable::OtherPython(name.into(), built.python));
+        }
+        if let Some(missing) = built.layers.iter().find(|layer| local::is_layer_missing(data, layer)) {
+            return Err(Unusable::LayerMissing(name.into(), missing.to_string().chars().take(12).collect()));
         }
         Ok(built)
     }
 
+    /// Templates that have a note.
+    pub fn names(data: &Path) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(folder(data)) else { return Vec::new() };
+        let name = |entry: fs::DirEntry| Some(entry.file_name().to_str()?.strip_suffix(".json")?.to_owned());
+        let mut names: Vec<String> = entries.flatten().filter_map(name).collect();
+        names.sort();
+        names
+    }
+
     /// Replaces the note atomically.
     pub fn save(&self, data: &Path, name: &str) -> io::Result<()> {
-        fs::create_dir_all(data.join("templates"))?;
+        fs::create_dir_all(folder(data))?;
         let text = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
         cove_sys::replacement::replace(&note_of(data, name), &text, 0o644)
     }
 
-    /// The layers over `/usr`, top first.
-    pub fn roots(&self, data: &Path) -> Vec<PathBuf> {
-        self.layers.iter().map(|layer| layers_of(data).join(layer).join(USR)).collect()
+    /// There is none afterwards.
+    pub fn remove(data: &Path, name: &str) -> io::Result<()> {
+        match fs::remove_file(note_of(data, name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
+
+    /// The host's own programs, or nothing, with its layers over them.
+    pub fn root(&self) -> Root {
+        Root { under: self.under.unwrap_or(Under::Host), over: self.layers.clone() }
+    }
+
+    /// Gives a template what the note says of it.
+    pub(super) fn describe(self, template: &mut Template) {
+        template.image = self.root().into();
+        template.built_at = self.built_at.parse().ok();
+        template.env = self.env;
+        if let Some(description) = self.description {
+            template.description = description;
+        } else if !self.packages.is_empty() {
+            template.description = format!("base with {} for cells with rich results", self.packages.join(", "));
+        }
+        if !self.aliases.is_empty() {
+            template.aliases = self.aliases;
+        }
+        template.user = self.user.unwrap_or_else(|| std::mem::take(&mut template.user));
+        template.cwd = self.cwd;
+        template.start = self.start;
+        template.ready = self.ready;
+        template.limits = self.limits.unwrap_or(template.limits);
+        template.isolation = self.isolation;
+        template.build = self.build;
+    }
+}
+
+/// Whether what is for this version runs here; what is for none does. A machine may have several: the one that it calls
+/// python3 is what its sandboxes run.
+pub(super) fn has_python(version: &str) -> bool {
+    let own = host_python();
+    version.is_empty()
+        || own == version
+        || own.is_empty() && Path::new("/usr/bin").join(format!("python{version}")).exists()
+}
+
+/// The version of the machine's own Python, as `3.11`; empty where it has none.
+pub(super) fn host_python() -> String {
+    let version = fs::read_link("/usr/bin/python3").ok().and_then(|path| {
+        let name = path.file_name()?.to_str()?.strip_prefix("python")?.to_owned();
+        let digits = name.split('.').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
+        (name.contains('.') && digits).then_some(name)
+    });
+    version.unwrap_or_default()
 }

@@ -5,11 +5,11 @@
 
 pub mod report;
 
-use cove_engine::spec::Limits;
 pub use report::{Amount, Prices, Report};
 
 use crate::App;
 use crate::clock::Timestamp;
+use crate::provider::Limits;
 use crate::sandbox::{Sandbox, State};
 use crate::store::usage::{Rate, Span};
 

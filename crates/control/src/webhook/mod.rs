@@ -15,6 +15,7 @@ use crate::clock::Timestamp;
 use crate::event::{Event, EventFilter, Kind};
 use crate::job::{DELIVERY, NewJob};
 use crate::nearest::nearest;
+use crate::peer::line;
 use crate::{App, Caller, Error, Scope, neighbourhood, random};
 
 /// How long a receiver may take to answer.
@@ -65,6 +66,20 @@ pub fn signature(secret: &str, at: Timestamp, body: &[u8]) -> String {
     mac.update(b".");
     mac.update(body);
     format!("t={},v1={}", at.as_second(), hex::encode(mac.finalize().into_bytes()))
+}
+
+/// Where a URL leads, without what may be a secret in it: a password, the path, the query. Whoever may look at jobs reads
+/// why a delivery failed; the whole URL is for those who manage webhooks.
+fn place(url: &str) -> String {
+    reqwest::Url::parse(url).map_or_else(|_| "the webhook's URL".to_owned(), |url| url.origin().ascii_serialization())
+}
+
+/// Why nobody answered: refused, unknown, too slow. What the client says around that is the URL and its own steps.
+fn reason(error: reqwest::Error) -> String {
+    if error.is_timeout() {
+        return format!("no answer within {} s", PATIENCE.as_secs());
+    }
+    line::cause(&error.without_url())
 }
 
 impl App {
@@ -118,6 +133,7 @@ impl App {
         self.store().webhooks(Some(&caller.organisation)).await
     }
 
+    /// What waits to be delivered to it is forgotten with it.
     pub async fn delete_webhook(&self, caller: &Caller, id: &str) -> Result<(), Error> {
         caller.require(Scope::Admin)?;
         // What is not theirs is not changed, and their log does not say that it was.
@@ -171,7 +187,7 @@ impl App {
         // The webhook was removed in the meantime: nothing to do.
         let Some(webhook) = self.store().webhook(&job.subject).await? else { return Ok(()) };
         let body = serde_json::to_vec(&job.payload).map_err(Error::internal)?;
-        let failed = |reason: String| Error::internal(format!("deliver to {}: {reason}", webhook.url));
+        let failed = |reason: String| Error::internal(format!("deliver to {}: {reason}", place(&webhook.url)));
         let client = match webhook.reach {
             Reach::Anywhere => self.http(),
             Reach::Public => {
@@ -191,7 +207,23 @@ impl App {
             .body(body)
             .send()
             .await
-            .map_err(|error| failed(error.to_string()))?;
+            .map_err(|error| failed(reason(error)))?;
         if answer.status().is_success() { Ok(()) } else { Err(failed(format!("answered {}", answer.status()))) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_delivery_names_the_receiver_and_none_of_its_secrets() {
+        for (url, shown) in [
+            ("http://user:word@hooks.example:81/services/T0/secret?key=1", "http://hooks.example:81"),
+            ("https://hooks.example/a", "https://hooks.example"),
+            ("nonsense", "the webhook's URL"),
+        ] {
+            assert_eq!(place(url), shown);
+        }
     }
 }

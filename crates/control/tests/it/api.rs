@@ -187,7 +187,7 @@ async fn a_warm_pool_hands_out_what_lives_and_never_what_died() {
     .await;
     assert_eq!(ask(&t, "GET", "/api/sandboxes", Value::Null).await.json()["items"], json!([]));
     let dead = t.fake.ids()[0].clone();
-    cove_control::provider::Provider::stop(&*t.fake, &dead, std::time::Duration::ZERO).await.unwrap();
+    cove_control::provider::Provider::stop(&*t.fake, &(&dead).into(), std::time::Duration::ZERO).await.unwrap();
     for name in ["one", "two"] {
         let made = ask(&t, "POST", "/api/sandboxes", json!({"name": name, "env": {"A": name}})).await.json();
         assert_ne!(made["id"], json!(dead.as_str()));

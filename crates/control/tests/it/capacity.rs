@@ -56,6 +56,43 @@ async fn memory_is_admitted_by_limits_and_a_resize_counts() {
 }
 
 #[tokio::test]
+async fn disks_of_an_organisation_have_a_maximum_together() {
+    const GIB: u64 = 1 << 30;
+    let t = TestApp::new().await;
+    let quota = json!({"disk_bytes": 7 * GIB});
+    assert_eq!(ask(&t, "PUT", "/api/organisations/default/quota", quota).await.status, StatusCode::OK);
+    let sized = |name: &str, gib: u64| json!({"name": name, "limits": {"disk": gib * GIB}});
+    let make = async |name: &str, gib: u64| ask(&t, "POST", "/api/sandboxes", sized(name, gib)).await;
+    assert_eq!(make("a", 3).await.status, StatusCode::CREATED);
+    assert_eq!(make("b", 3).await.status, StatusCode::CREATED);
+    let refused = make("c", 3).await;
+    assert_eq!((refused.status, &refused.json()["code"]), (StatusCode::TOO_MANY_REQUESTS, &json!("quota_exceeded")));
+    assert!(refused.text().contains("hold up to 6.0 GiB, 3.0 GiB more are wanted, and 7.0 GiB"), "{}", refused.text());
+    let used = async || ask(&t, "GET", "/api/organisations/default", Value::Null).await.json()["disk_bytes"].clone();
+    assert_eq!(used().await, 6 * GIB, "what was refused counts for nothing");
+    // Larger disks count, and copies do.
+    let grown = async |gib: u64| ask(&t, "PATCH", "/api/sandboxes/a/limits", json!({"disk": gib * GIB})).await.status;
+    assert_eq!(grown(5).await, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(grown(4).await, StatusCode::OK);
+    let forked = ask(&t, "POST", "/api/sandboxes/b/fork", json!({})).await;
+    assert_eq!(forked.status, StatusCode::TOO_MANY_REQUESTS, "{}", forked.text());
+    // A stop keeps the disk; the archive has none.
+    ask(&t, "POST", "/api/sandboxes/a/stop", Value::Null).await;
+    assert_eq!(used().await, 7 * GIB);
+    let archived = ask(&t, "POST", "/api/sandboxes/a/archive", Value::Null).await;
+    assert_eq!((archived.status, used().await), (StatusCode::OK, json!(3 * GIB)), "{}", archived.text());
+    assert_eq!(make("c", 4).await.status, StatusCode::CREATED);
+    let back = ask(&t, "POST", "/api/sandboxes/a/start", Value::Null).await;
+    assert_eq!(back.status, StatusCode::TOO_MANY_REQUESTS, "{}", back.text());
+    assert_eq!(ask(&t, "GET", "/api/sandboxes/a", Value::Null).await.json()["state"], "archived");
+    ask(&t, "DELETE", "/api/sandboxes/c", Value::Null).await;
+    assert_eq!(ask(&t, "POST", "/api/sandboxes/a/start", Value::Null).await.status, StatusCode::OK);
+    // The rows say the same as the count in memory.
+    let rows = t.app.store().count_by_organisation().await.unwrap();
+    assert_eq!(rows.iter().map(|group| group.disk).sum::<u64>(), 7 * GIB, "{rows:?}");
+}
+
+#[tokio::test]
 async fn a_machine_without_free_memory_takes_nothing_on() {
     let t = with(Capacity { free_memory: 100 << 20, ..Capacity::default() }).await;
     t.fake.set_free_memory(Some(64 << 20));

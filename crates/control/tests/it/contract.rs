@@ -20,13 +20,19 @@ pub fn sandbox(name: Option<&str>, created: i64) -> Sandbox {
         organisation: "o".into(),
         name: name.map(Into::into),
         template: "base".into(),
-        root: cove_engine::spec::Root::Base,
+        image: Default::default(),
+        build: None,
+        parent: None,
+        clone_of: None,
         provider: "fake".into(),
+        handle: None,
         server: "s".into(),
         labels: BTreeMap::new(),
         env: BTreeMap::new(),
         limits: Default::default(),
         network: NetworkPolicy::default(),
+        volumes: Vec::new(),
+        checkpoints: None,
         timers: Timers { idle_seconds: None, ..Timers::default() },
         owner: None,
         user: "user".into(),
@@ -43,6 +49,8 @@ pub fn sandbox(name: Option<&str>, created: i64) -> Sandbox {
         access_token: "a".into(),
         traffic_token: "t".into(),
         has_archive: false,
+        manifest: None,
+        sealing: false,
         door: serde_json::Value::Null,
         pool: None,
         generation: 0,
@@ -210,18 +218,6 @@ async fn a_pool_member_is_taken_once(store: &Store) {
     assert_eq!(store.take_pooled(&mut mine, None, along).await.unwrap(), Taken::Done);
     assert_eq!(store.take_pooled(&mut theirs, None, Along::default()).await.unwrap(), Taken::Overtaken);
     assert!(store.sandbox("o", member.id.as_str()).await.unwrap().is_some());
-}
-
-async fn what_a_sandbox_stands_on_is_mentioned_until_it_is_gone(store: &Store) {
-    let layer = "c".repeat(64);
-    let root = cove_engine::spec::Root::BaseWith(vec![format!("/data/layers/{layer}/usr").into()]);
-    let mut standing = Sandbox { root, state: State::Archived, ..sandbox(None, 31) };
-    assert!(!store.is_mentioned_by_sandboxes(&layer).await.unwrap());
-    store.insert_sandbox(&standing, None).await.unwrap();
-    assert!(store.is_mentioned_by_sandboxes(&layer).await.unwrap());
-    standing.state = State::Destroyed;
-    assert_eq!(store.update_sandbox(&mut standing, None).await.unwrap(), Written::Done);
-    assert!(!store.is_mentioned_by_sandboxes(&layer).await.unwrap());
 }
 
 async fn a_job_is_done_by_one_worker_and_found_again_when_it_dies(store: &Store) {
@@ -417,7 +413,6 @@ async fn whole_contract(store: &Store) {
     many_labels_are_one_question(store).await;
     what_is_old_goes_a_few_at_a_time_and_the_rest_stays(store).await;
     a_pool_member_is_taken_once(store).await;
-    what_a_sandbox_stands_on_is_mentioned_until_it_is_gone(store).await;
     a_job_is_done_by_one_worker_and_found_again_when_it_dies(store).await;
     upkeep_does_not_wait_behind_deliveries(store).await;
     no_organisation_waits_behind_the_deliveries_of_another(store).await;
@@ -425,6 +420,8 @@ async fn whole_contract(store: &Store) {
     events_come_in_order_and_from_any_number_on(store).await;
     use_is_kept_in_spans(store).await;
     activity_never_goes_back(store).await;
+    crate::contract_images::whole(store).await;
+    crate::contract_checks::whole(store).await;
 }
 
 #[tokio::test]

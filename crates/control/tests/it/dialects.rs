@@ -335,6 +335,17 @@ async fn e2b_options_are_served_or_refused_by_name() {
             assert!(message(&refused).contains(name), "{}", message(&refused));
         }
     }
+    // As the original says it of a volume that is not there, and of a place where none can be.
+    ask(&t, "POST", "/api/volumes", json!({"name": "there", "size": 1 << 20})).await;
+    for (mount, expected) in [
+        (json!({"name": "v", "path": "/v"}), "volumeMounts: volume 'v' not found"),
+        (json!({"name": "there", "path": "/proc"}), "volumeMounts: nothing can be mounted there"),
+    ] {
+        let body = json!({"templateID": "base", "volumeMounts": [mount]});
+        let refused = e2b(&t, "POST", "/v2/sandboxes", body).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{}", refused.text());
+        assert!(message(&refused).starts_with(expected), "{}", message(&refused));
+    }
     let body = json!({
         "templateID": "base", "mcp": null, "iam": null, "volumeMounts": [], "autoResume": {"policy": "any"},
         "network": {"httpsPorts": [], "rules": {}}, "fromALaterSdk": null,

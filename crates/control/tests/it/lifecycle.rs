@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use cove_control::job::JobState;
-use cove_control::provider::ProviderError;
+use cove_control::provider::{Ended, Order, Provider as _, ProviderError};
 use cove_control::sandbox::cause::Code;
 use cove_control::sandbox::{
     Expiry, IdleMeasure, IfExists, LimitsChange, NetworkPolicy, NewSandbox, State, TimersChange,
@@ -9,7 +9,6 @@ use cove_control::sandbox::{
 use cove_control::session::NewSession;
 use cove_control::store::Store;
 use cove_control::{App, Error};
-use cove_engine::state::Ended;
 
 use crate::harness::{TestApp, eventually};
 
@@ -42,6 +41,28 @@ async fn an_archived_sandbox_leaves_the_machine_and_comes_back_on_start() {
     assert_eq!((back.id, back.state), (made.id, State::Running));
 }
 
+/// As after a database was restored that is older than the archive: started without its files, it would later be archived
+/// over the only copy of them.
+#[tokio::test]
+async fn a_sandbox_whose_files_are_gone_comes_back_from_its_archive() {
+    let t = TestApp::new().await;
+    let made = t.app.create_sandbox(&t.caller, named("x")).await.unwrap();
+    let bare = t.app.create_sandbox(&t.caller, named("y")).await.unwrap();
+    t.app.stop(&t.caller, "x").await.unwrap();
+    t.app.archive(&t.caller, "x").await.unwrap();
+    // The database says that both run, and nothing of them is there.
+    t.app.start(&t.caller, "x").await.unwrap();
+    for id in [&made.id, &bare.id] {
+        t.fake.destroy(&id.into()).await.unwrap();
+    }
+    t.app.reconcile().await.unwrap();
+    let found = t.app.sandbox(&t.caller, "x").await.unwrap();
+    assert_eq!((found.state, found.cause.code), (State::Archived, Code::Vanished), "{}", found.cause.message);
+    assert_eq!(found.handle, None, "the provider has nothing of it to name");
+    assert_eq!(t.app.start(&t.caller, "x").await.unwrap().state, State::Running);
+    assert_eq!(t.app.sandbox(&t.caller, "y").await.unwrap().state, State::Failed);
+}
+
 #[tokio::test]
 async fn a_name_is_taken_until_its_bearer_is_gone() {
     let t = TestApp::new().await;
@@ -64,6 +85,22 @@ async fn the_same_idempotency_key_gives_the_same_sandbox() {
 }
 
 #[tokio::test]
+async fn the_id_of_a_sandbox_is_no_name_for_another() {
+    let t = TestApp::new().await;
+    let first = t.app.create_sandbox(&t.caller, named("x")).await.unwrap();
+    let other = t.app.create_sandbox(&t.caller, named("y")).await.unwrap();
+    let id = first.id.to_string();
+    let is_refused = |done: Result<_, Error>| matches!(done, Err(Error::Conflict(_)));
+    assert!(is_refused(t.app.create_sandbox(&t.caller, named(&id)).await));
+    assert!(is_refused(t.app.rename(&t.caller, "y", Some(id.clone())).await));
+    // Also of one that is gone: its record is still found by it.
+    t.app.destroy(&t.caller, "x").await.unwrap();
+    assert!(is_refused(t.app.create_sandbox(&t.caller, named(&id)).await));
+    assert_eq!(t.app.sandbox(&t.caller, "y").await.unwrap().id, other.id);
+    t.app.create_sandbox(&t.caller, named("abcdefghijklmnopqrst")).await.expect("the form alone is no reason");
+}
+
+#[tokio::test]
 async fn a_creation_that_fails_leaves_nothing() {
     let t = TestApp::new().await;
     t.fake.fail_next("launch", ProviderError::Exhausted("no memory left on the host".into()));
@@ -71,6 +108,16 @@ async fn a_creation_that_fails_leaves_nothing() {
     assert!(error.retry_after().is_some());
     assert!(t.fake.ids().is_empty());
     assert!(t.app.create_sandbox(&t.caller, named("x")).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_machine_that_cannot_run_sandboxes_is_no_internal_error() {
+    let t = TestApp::new().await;
+    t.fake.fail_next("launch", ProviderError::Unfit("this machine has no id-mapped mounts".into()));
+    let error = t.app.create_sandbox(&t.caller, named("x")).await.unwrap_err();
+    assert_eq!((error.code(), error.to_string().as_str()), ("no_capacity", "this machine has no id-mapped mounts"));
+    assert_eq!(error.retry_after(), Some(Duration::from_secs(60)));
+    assert!(t.fake.ids().is_empty());
 }
 
 #[tokio::test]
@@ -242,8 +289,9 @@ async fn a_restart_finds_all_and_removes_what_nobody_owns() {
     let t = TestApp::new().await;
     t.app.create_sandbox(&t.caller, named("x")).await.unwrap();
     let stray = cove_control::random::sandbox_id();
-    let spec = cove_engine::Spec { id: stray.clone(), ..t.app.sandbox(&t.caller, "x").await.unwrap().spec().unwrap() };
-    cove_control::provider::Provider::launch(&*t.fake, &spec).await.unwrap();
+    let order = t.app.sandbox(&t.caller, "x").await.unwrap().order().unwrap();
+    let order = Order { id: stray.clone(), ..order };
+    cove_control::provider::Provider::launch(&*t.fake, &order).await.unwrap();
     let t = t.killed_and_restarted().await;
     assert_eq!(t.app.sandbox(&t.caller, "x").await.unwrap().state, State::Running);
     assert!(!t.fake.ids().contains(&stray));

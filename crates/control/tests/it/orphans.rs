@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cove_control::provider::{Health, Space};
+use cove_control::provider::{Health, Space, Trouble};
 use cove_control::sandbox::orphan::Adoption;
 use cove_control::sandbox::{NewSandbox, Sandbox, State};
 use cove_control::{Caller, Error, Scope};
@@ -83,8 +83,8 @@ async fn a_full_disk_is_met_by_those_who_would_fill_it() {
     make(&t, "x").await;
     make(&t, "stopped").await;
     t.app.stop(&t.caller, "stopped").await.unwrap();
-    let health = |free| Health { host: Space { free, total: 100 << 30 }, pool: None, broken: None, unbacked: 0 };
-    t.fake.set_storage(Some(health(1 << 30)));
+    let health = |trouble| Health { disk: Space { free: 1 << 30, total: 100 << 30 }, pool: None, trouble };
+    t.fake.set_storage(Some(health(Some(Trouble::Full("this server's disk is nearly full".into())))));
     let refused = t.app.create_sandbox(&t.caller, NewSandbox::default()).await.unwrap_err();
     assert!(matches!(&refused, Error::Full(sentence) if sentence.contains("nearly full")), "{refused}");
     assert!(refused.retry_after().is_some());
@@ -99,9 +99,9 @@ async fn a_full_disk_is_met_by_those_who_would_fill_it() {
     // What is there can be used and put away all the same.
     t.app.stop(&t.caller, "x").await.unwrap();
 
-    t.fake.set_storage(Some(Health { broken: Some("it is read-only".into()), ..health(50 << 30) }));
+    t.fake.set_storage(Some(health(Some(Trouble::Failed("it is read-only".into())))));
     assert!(matches!(t.app.start(&t.caller, "x").await, Err(Error::Exhausted { .. })));
-    t.fake.set_storage(Some(health(50 << 30)));
+    t.fake.set_storage(Some(health(None)));
     assert!(t.app.health().await.iter().all(|check| check.ok));
     assert_eq!(t.app.start(&t.caller, "x").await.unwrap().state, State::Running);
     write(&t, "x").await.unwrap();

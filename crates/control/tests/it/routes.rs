@@ -118,6 +118,7 @@ fn every_door_is_in_the_list_of_routes() {
     let routes = door::routes();
     for (at, path, needs) in [
         (At::Path(""), "/healthz", Needs::Nothing),
+        (At::Path(""), "/peer/layers/{id}", Needs::Peer),
         (At::Path("/api"), "/sandboxes/{id}/exec", Needs::Key(Scope::Write)),
         (At::Path("/api"), "/organisations/{id}/quota", Needs::Key(Scope::Operator)),
         (At::Path("/e2b"), "/v2/sandboxes", Needs::Key(Scope::Write)),

@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use cove_control::door;
 use cove_control::key::Scope;
 use cove_control::key::manage::NewKey;
+use cove_control::template::NewTemplate;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::{self};
@@ -22,6 +23,12 @@ struct Two {
     session: String,
     key: String,
     hook: String,
+    check: String,
+    /// A template of its own, with a build of it.
+    template: String,
+    build: String,
+    snapshot: String,
+    volume: String,
     stranger: String,
 }
 
@@ -33,7 +40,13 @@ impl Two {
         let session = id(ask(&t, "POST", "/api/sessions", json!({})).await.json(), "session_id");
         let key = id(ask(&t, "POST", "/api/keys", json!({"name": "k", "scope": "read"})).await.json(), "id");
         let hook = id(ask(&t, "POST", "/api/webhooks", json!({"url": "http://127.0.0.1:1/"})).await.json(), "id");
+        let check = id(ask(&t, "POST", "/api/checks", json!({"all": true})).await.json(), "id");
         ask(&t, "PUT", "/api/pools/base", json!({"size": 0})).await;
+        let new = NewTemplate { name: "recipe".into(), ..NewTemplate::default() };
+        let (template, build) = t.app.create_template(&t.caller, new).await.unwrap();
+        let snapshot = id(ask(&t, "POST", "/api/sandboxes/theirs/snapshots", json!({})).await.json(), "id");
+        let volume = id(ask(&t, "POST", "/api/volumes", json!({"name": "theirs", "size": 1 << 20})).await.json(), "id");
+        call(&t, &t.key, "POST", &format!("/api/build-files/{HASH}"), "tar").await;
         t.app.create_organisation(&t.caller, "stranger", "stranger").await.unwrap();
         let new = NewKey {
             name: "s".into(),
@@ -42,11 +55,13 @@ impl Two {
             organisation: Some("stranger".into()),
         };
         let (_, stranger) = t.app.create_key(&t.caller, new).await.unwrap();
-        Two { t, sandbox, session, key, hook, stranger }
+        let (template, build) = (template.id, build.id);
+        Two { t, sandbox, session, key, hook, check, template, build, snapshot, volume, stranger }
     }
 
-    fn ids(&self) -> [&str; 4] {
-        [&self.sandbox, &self.session, &self.key, &self.hook]
+    fn ids(&self) -> [&str; 9] {
+        let Two { sandbox, session, key, hook, check, template, build, snapshot, volume, .. } = self;
+        [sandbox, session, key, hook, check, template, build, snapshot, volume]
     }
 
     /// The path with the owner's things in it, if it is about one.
@@ -56,11 +71,18 @@ impl Two {
             "sessions" | "files" => &self.session,
             "keys" => &self.key,
             "webhooks" => &self.hook,
+            "checks" => &self.check,
+            "templates" => &self.template,
+            "snapshots" => &self.snapshot,
+            "volumes" => &self.volume,
             "organisations" => "default",
             _ => return None,
         };
         let path = template
             .replacen("{id}", thing, 1)
+            .replacen("{name}", thing, 1)
+            .replace("{build}", &self.build)
+            .replace("{tag}", "v1")
             .replace("{session_id}", thing)
             .replace("{process}", "1")
             .replace("{port}", "80")
@@ -69,8 +91,11 @@ impl Two {
     }
 }
 
+/// An archive that the owner has sent.
+const HASH: &str = "abababababababababababababababababababababababababababababababab";
+
 /// Routes that name nothing of anybody's in their path: what they show must hold nothing of another's.
-const LISTS: [&str; 15] = [
+const LISTS: [&str; 18] = [
     "/audit",
     "/docs",
     "/events",
@@ -81,15 +106,25 @@ const LISTS: [&str; 15] = [
     "/organisations",
     "/pools",
     "/providers",
+    "/recipes",
     "/sandboxes",
     "/sessions",
+    "/snapshots",
     "/templates",
     "/usage",
+    "/volumes",
     "/webhooks",
 ];
 
 /// Routes that are about the caller's own organisation, whatever is asked.
-const OWN: [&str; 4] = ["/whoami", "/templates/{name}", "/pools/{template}", "/agents/{agent_id}/execute"];
+const OWN: [&str; 6] = [
+    "/whoami",
+    "/pools/{template}",
+    "/agents/{agent_id}/execute",
+    "/build-files/{hash}",
+    "/build-steps",
+    "/recipes/{name}",
+];
 
 /// Calls that are for operators alone: the scope is asked for before the thing is looked at, so the answer is 403 whether
 /// it is there or not.
@@ -102,14 +137,29 @@ const OPERATORS: [(&str, &str); 5] = [
 ];
 
 /// Routes that make something new of the caller's own.
-const NEW: [&str; 5] = ["/sandboxes", "/sessions", "/keys", "/webhooks", "/organisations"];
+const NEW: [&str; 9] = [
+    "/sandboxes",
+    "/sessions",
+    "/keys",
+    "/webhooks",
+    "/organisations",
+    "/checks",
+    "/templates",
+    "/images/import",
+    "/volumes",
+];
 
 /// Routes that name their session in the body.
 const BY_BODY: [&str; 4] = ["/execute", "/files", "/e2b/execute", "/e2b/files"];
 
 /// What each call needs to get as far as the thing it is about.
-fn body_for(path: &str, session: &str) -> Value {
+fn body_for(method: &str, path: &str, session: &str) -> Value {
+    if (method, path) == ("patch", "/volumes/{id}") {
+        return json!({"size": 1 << 20});
+    }
     match path.rsplit('/').next().unwrap_or_default() {
+        "checkpoints" if method == "put" => json!({"keep": 1}),
+        "tags" => json!({"tags": ["v1"]}),
         "labels" => json!({"labels": {}}),
         "name" => json!({"name": "n"}),
         "visibility" => json!({"public": true}),
@@ -133,10 +183,20 @@ fn body_for(path: &str, session: &str) -> Value {
 
 /// Only those parameters that the call has: unknown ones are refused.
 fn query_for(operation: &Value) -> String {
-    let values = [("path", "/tmp"), ("pattern", "x"), ("name", "x"), ("for_seconds", "0"), ("after", "0")];
+    let values = [
+        ("path", "/tmp"),
+        ("pattern", "x"),
+        ("name", "x"),
+        ("for_seconds", "0"),
+        ("after", "0"),
+        ("others", "true"),
+        ("deleted", "true"),
+    ];
     let known = |name: &str| {
         let mut parameters = operation["parameters"].as_array().into_iter().flatten();
-        parameters.any(|parameter| parameter["in"] == "query" && parameter["name"] == name)
+        // A list by a name that nothing has would show nothing.
+        let is_wanted = |parameter: &Value| name != "name" || parameter["required"] == true;
+        parameters.any(|parameter| parameter["in"] == "query" && parameter["name"] == name && is_wanted(parameter))
     };
     let pairs: Vec<String> =
         values.iter().filter(|(name, _)| known(name)).map(|(name, value)| format!("{name}={value}")).collect();
@@ -154,7 +214,7 @@ async fn another_organisations_things_are_not_there_on_any_route() {
             let verb = method.to_uppercase();
             // A call that takes no body refuses one before it looks at anything.
             let takes_one = operation.get("requestBody").is_some();
-            let body = if takes_one { body_for(template, &two.session).to_string() } else { String::new() };
+            let body = if takes_one { body_for(method, template, &two.session).to_string() } else { String::new() };
             if OPERATORS.contains(&(method, template.as_str())) {
                 let theirs = if template.starts_with("/organisations") { "default" } else { two.sandbox.as_str() };
                 let mut told = Vec::new();
@@ -195,6 +255,13 @@ async fn another_organisations_things_are_not_there_on_any_route() {
     let taken = call(&two.t, &two.stranger, "DELETE", "/api/pools/base", Body::empty()).await;
     assert_eq!(taken.status, StatusCode::NOT_FOUND);
     assert_eq!(ask(&two.t, "GET", "/api/sandboxes/theirs", Value::Null).await.json()["state"], "running");
+    for path in [format!("/api/templates/{}/builds/{}", two.template, two.build), "/api/volumes/theirs".into()] {
+        assert_eq!(ask(&two.t, "GET", &path, Value::Null).await.status, StatusCode::OK, "{path}");
+    }
+    // Whether somebody has sent an archive is told to that one alone.
+    let path = format!("/api/build-files/{HASH}");
+    assert_eq!(ask(&two.t, "GET", &path, Value::Null).await.json()["present"], true);
+    assert_eq!(call(&two.t, &two.stranger, "GET", &path, Body::empty()).await.json()["present"], false);
 }
 
 #[tokio::test]

@@ -4,9 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cove_control::Error;
-use cove_control::provider::ProviderError;
+use cove_control::provider::{Ended, ProviderError};
 use cove_control::sandbox::{NewSandbox, Sandbox, State};
-use cove_engine::state::Ended;
 
 use crate::faults::{SmallDisk, use_up};
 use crate::harness::{TestApp, eventually};

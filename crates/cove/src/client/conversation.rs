@@ -1,24 +1,30 @@
 //! A process of a sandbox over a WebSocket: the common part of `exec`, `shell` and `logs`.
 //!
 //! Input, output and signals each have a task of their own, so that a command that does not read its input still shows
-//! its output. Signals travel as requests beside the socket: the socket may be full of input.
+//! its output. Signals travel as requests beside the socket: the socket may be full of input. The terminal's size has a
+//! place of its own in the queue ([`carry`]), and is measured again once the command has started: no change of it is
+//! lost, whenever it comes.
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 
-use futures::{SinkExt, StreamExt};
+use cove_protocol::process::TerminalSize;
+use futures::{Sink, SinkExt, StreamExt};
 use reqwest::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Error as SocketError, Message};
 
 use super::Client;
 use super::sandbox::path;
 use super::transcript::Transcript;
-use crate::complaint::{Complaint, code};
+use crate::complaint::{Complaint, code, doing};
+use crate::interrupt::interrupted_by;
 use crate::terminal::{self, Raw};
 
 /// What comes from the person's side.
@@ -26,6 +32,8 @@ use crate::terminal::{self, Raw};
 pub enum Input {
     Closed,
     Forwarded,
+    /// The person only watches: neither input nor signals reach the process, and it outlives them.
+    None,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,11 +93,11 @@ impl Output<'_> {
         }
     }
 
-    fn end(&mut self, exit: &Exit) -> u8 {
+    fn end(&mut self, exit: &Exit, sandbox: &str) -> u8 {
         if let Output::Kept(transcript) = self {
             transcript.end(exit);
         }
-        report(exit)
+        report(exit, sandbox)
     }
 }
 
@@ -105,20 +113,21 @@ pub async fn converse(
     let socket = connect(client, &format!("{}/exec/stream", path(sandbox)?)).await?;
     let with_terminal = opening.pointer("/start/terminal").is_some();
     let (mut to, mut from) = socket.split();
-    let (queue, mut queued) = mpsc::channel::<Message>(4);
-    tokio::spawn(async move {
-        while let Some(message) = queued.recv().await {
-            if to.send(message).await.is_err() {
-                return;
-            }
-        }
-    });
     let lost = || Complaint::failed("the connection to the server was lost").with_code(code::ENGINE);
-    queue.send(text(&opening)).await.map_err(|_| lost())?;
-
-    let _raw = if with_terminal { Some(Raw::enter()?) } else { None };
-    let mut signals = Signals::new()?;
+    // Before raw mode: a signal that ended us there would leave the terminal in it.
+    let mut signals = Signals::new().map_err(doing("catch signals"))?;
+    let _raw = if with_terminal { Some(Raw::enter().map_err(doing("set up the terminal"))?) } else { None };
+    to.send(text(&opening)).await.map_err(|_| lost())?;
+    let (queue, queued) = mpsc::channel::<Message>(4);
+    let (window, changes) = watch::channel(None);
+    tokio::spawn(carry(to, queued, changes));
+    let measure = || {
+        if let (true, Some(size)) = (with_terminal, terminal::size()) {
+            window.send_replace(Some(size));
+        }
+    };
     let (mut pid, mut shown, mut interrupted) = (None, 0u64, false);
+    let watches = input == Input::None;
     let mut input = Some(input);
     loop {
         tokio::select! {
@@ -129,10 +138,12 @@ pub async fn converse(
                     if let Err(error) = output.hear(stream, bytes) {
                         if error.kind() == io::ErrorKind::BrokenPipe {
                             // As SIGPIPE would, had the command written to the pipe itself.
-                            pass_on(client, sandbox, pid, 13).await;
+                            if !watches {
+                                pass_on(client, sandbox, pid, 13).await;
+                            }
                             return Ok(141);
                         }
-                        return Err(error.into());
+                        return Err(doing("write the command's output")(error));
                     }
                     if matches!(until, Until::Bytes(wanted) if shown >= wanted) {
                         return Ok(0);
@@ -142,6 +153,8 @@ pub async fn converse(
                     Word::Started { pid: started } => {
                         pid = Some(started);
                         output.started(started);
+                        // It may have changed between the first measurement and the start.
+                        measure();
                         match input.take() {
                             Some(Input::Forwarded) => feed(queue.clone()),
                             Some(Input::Closed) if !with_terminal => {
@@ -151,7 +164,7 @@ pub async fn converse(
                         }
                     }
                     Word::Lost { bytes } => output.lose(bytes),
-                    Word::Exited { exit } => return Ok(output.end(&exit)),
+                    Word::Exited { exit } => return Ok(output.end(&exit, sandbox)),
                     Word::Error { message } => return Err(refused(&message)),
                 },
                 Some(Ok(Message::Close(_))) | None => return Err(lost()),
@@ -159,11 +172,8 @@ pub async fn converse(
                 Some(Err(_)) => return Err(lost()),
             },
             number = signals.next() => match number {
-                SIGWINCH => if let (true, Some(size)) = (with_terminal, terminal::size()) {
-                    // A full queue has newer events than this size.
-                    let resize = json!({ "type": "resize", "rows": size.rows, "columns": size.columns });
-                    let _ = queue.try_send(text(&resize));
-                },
+                SIGWINCH => measure(),
+                number if watches => return Err(interrupted_by(number)),
                 number => {
                     pass_on(client, sandbox, pid, number).await;
                     if interrupted || number == SIGHUP {
@@ -172,6 +182,31 @@ pub async fn converse(
                     interrupted = number == SIGINT;
                 }
             },
+        }
+    }
+}
+
+/// Takes messages to the server, one after the other. The terminal's size overtakes input that waits, and is not dropped
+/// because much does; of several changes the last counts.
+async fn carry(
+    mut to: impl Sink<Message> + Unpin,
+    mut queued: mpsc::Receiver<Message>,
+    mut window: watch::Receiver<Option<TerminalSize>>,
+) {
+    loop {
+        let message = tokio::select! {
+            biased;
+            Ok(()) = window.changed() => {
+                let Some(size) = *window.borrow_and_update() else { continue };
+                text(&json!({ "type": "resize", "rows": size.rows, "columns": size.columns }))
+            }
+            message = queued.recv() => match message {
+                Some(message) => message,
+                None => return,
+            },
+        };
+        if to.send(message).await.is_err() {
+            return;
         }
     }
 }
@@ -200,7 +235,7 @@ impl Signals {
     }
 }
 
-type Socket = tokio_tungstenite::WebSocketStream<tokio_tungstenite::MaybeTlsStream<tokio::net::TcpStream>>;
+type Socket = tokio_tungstenite::WebSocketStream<tokio_tungstenite::MaybeTlsStream<TcpStream>>;
 
 async fn connect(client: &Client, path: &str) -> Result<Socket, Complaint> {
     let url = format!("{}/api{path}", client.url.replacen("http", "ws", 1));
@@ -209,16 +244,30 @@ async fn connect(client: &Client, path: &str) -> Result<Socket, Complaint> {
         let value = format!("Bearer {key}").parse().map_err(|_| Complaint::usage("COVE_API_KEY is not a valid key"))?;
         request.headers_mut().insert("authorization", value);
     }
-    match tokio_tungstenite::connect_async(request).await {
+    let opened = match local_address(&client.url) {
+        Some(addresses) => match TcpStream::connect(&addresses[..]).await {
+            Ok(stream) => tokio_tungstenite::client_async_tls(request, stream).await,
+            Err(error) => Err(error.into()),
+        },
+        None => tokio_tungstenite::connect_async(request).await,
+    };
+    match opened {
         Ok((socket, _)) => Ok(socket),
         // A plain request gets the server's sentence: it answers the same.
         Err(SocketError::Http(_)) => match client.send(client.request(Method::GET, path)).await {
             Err(complaint) => Err(complaint),
             Ok(response) => Err(Complaint::failed(format!("the server answered {} to a WebSocket", response.status()))),
         },
-        Err(error) => Err(Complaint::failed(format!("no server answers at {}: {error}", client.url))
-            .hint("start one with `cove serve`, or set COVE_URL to the address of yours")),
+        Err(error) => Err(super::unreachable::complaint(&client.url, &error.to_string())),
     }
+}
+
+/// For a name below `localhost`, which not every resolver knows.
+fn local_address(url: &str) -> Option<[SocketAddr; 2]> {
+    let url = reqwest::Url::parse(url).ok()?;
+    let port = url.port_or_known_default()?;
+    let host = url.host_str().filter(|host| super::is_local_name(host))?;
+    (host != "localhost").then(|| super::LOOPBACK.map(|address| SocketAddr::new(address, port)))
 }
 
 /// Reads standard input on a thread of its own, which ends with the program.
@@ -255,13 +304,14 @@ fn show(stream: u8, bytes: &[u8]) -> io::Result<()> {
     stdout.flush()
 }
 
-fn report(exit: &Exit) -> u8 {
+fn report(exit: &Exit, sandbox: &str) -> u8 {
     if exit.timed_out {
         crate::render::say("cove: ended by --timeout");
         return code::TIMED_OUT;
     }
     if exit.out_of_memory {
-        crate::render::say("cove: out of memory\nhint: `cove explain` shows how much there was");
+        crate::render::say("cove: out of memory");
+        crate::render::say(&format!("hint: `cove explain {sandbox}` shows how much there was"));
     }
     u8::try_from(exit.status & 0xff).unwrap_or(code::FAILED)
 }
@@ -288,4 +338,39 @@ fn parse(word: &str) -> Result<Word, Complaint> {
 
 fn text(value: &Value) -> Message {
     Message::Text(value.to_string().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_size_is_never_lost_behind_input_that_waits() {
+        let (sink, mut heard) = futures::channel::mpsc::channel::<Message>(0);
+        let (queue, queued) = mpsc::channel(4);
+        let (window, changes) = watch::channel(None);
+        tokio::spawn(carry(sink, queued, changes));
+        // Nobody takes anything, until not even the queue does.
+        let mut waiting = 0;
+        let key = || queue.send(Message::Binary(vec![b'x'].into()));
+        while tokio::time::timeout(std::time::Duration::from_millis(100), key()).await.is_ok() {
+            waiting += 1;
+        }
+        assert!(waiting >= 4, "{waiting}");
+        for columns in [90, 100, 132] {
+            window.send_replace(Some(TerminalSize { rows: 50, columns }));
+        }
+        drop(queue);
+        let mut words = Vec::new();
+        while let Some(message) = heard.next().await {
+            match message {
+                Message::Text(word) => words.push((waiting, serde_json::from_str::<Value>(&word).unwrap())),
+                _ => waiting -= 1,
+            }
+        }
+        let last = json!({ "type": "resize", "rows": 50, "columns": 132 });
+        assert_eq!(words.len(), 1, "{words:?}");
+        assert!(words[0].0 >= 4 && words[0].1 == last, "it went before what waited in the queue: {words:?}");
+        assert_eq!(waiting, 0);
+    }
 }

@@ -1,20 +1,24 @@
 //! The client of the verbs: the server's native API over HTTP.
 //!
-//! `COVE_URL` is the server's address, `COVE_API_KEY` the key. On the machine of a server with default settings neither
-//! is needed: the client tries the default address and reads the first key from the data directory.
+//! `COVE_URL` is the server's address, `COVE_API_KEY` the key. On the server's machine neither is needed: the client reads
+//! both from the data directory, and without an address there it tries the default.
 
 pub mod conversation;
+mod refusal;
 pub mod sandbox;
 pub mod transcript;
+mod unreachable;
 
 use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::{ACCEPT, AUTHORIZATION};
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
+use self::refusal::{Key, Refusal};
 use crate::complaint::Complaint;
 use crate::place::Place;
 
@@ -27,32 +31,51 @@ pub struct Client {
     http: reqwest::Client,
     url: String,
     key: Option<String>,
+    /// Where the key came from, if there is one.
+    key_from: Key,
 }
 
-/// The body of every refusal.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Refusal {
-    code: String,
-    message: String,
+/// Why a request came to nothing.
+#[derive(Debug)]
+pub enum Failure {
+    /// There was no answer, or the server could not serve it now.
+    Passing(Complaint),
+    /// The server's answer is no.
+    Lasting(Complaint),
 }
 
 impl Client {
+    #[cfg(test)]
+    pub fn of(url: &str) -> Client {
+        prepare_tls();
+        let http = reqwest::Client::builder().no_proxy().build().expect("a client for plain HTTP");
+        Client { http, url: url.to_owned(), key: None, key_from: Key::None }
+    }
+
     pub fn from_environment() -> Result<Client, Complaint> {
         let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let url = set("COVE_URL").unwrap_or_else(|| DEFAULT_URL.to_owned());
+        let (named, noted) = (set("COVE_URL"), Place::new(None).server());
+        let is_own = named.is_none();
+        let url = named.or(noted).unwrap_or_else(|| DEFAULT_URL.to_owned());
         if !url.starts_with("http://") && !url.starts_with("https://") {
             return Err(Complaint::usage(format!("COVE_URL is `{url}`, which is not the address of a server"))
                 .hint(format!("write it like {DEFAULT_URL}")));
         }
-        let url = url.trim_end_matches('/').to_owned();
-        let key = set("COVE_API_KEY").or_else(|| if is_loopback(&url) { key_of_this_machine() } else { None });
+        let url = url.trim_end_matches('/');
+        // As the documentation of the API writes it.
+        let url = url.strip_suffix("/api").unwrap_or(url).to_owned();
+        let host = host_of(&url).filter(|host| is_own || is_this_machine(host));
+        let named = set("COVE_API_KEY");
+        let key_from = if named.is_some() { Key::OfTheEnvironment } else { Key::OfTheDataDirectory };
+        let key = named.or_else(|| host.as_ref().and_then(|_| key_of_this_machine()));
         prepare_tls();
-        let http = reqwest::Client::builder()
-            .user_agent(concat!("cove/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(|error| Complaint::failed(cove_control::tls::no_client(&error)))?;
-        Ok(Client { http, url, key })
+        let mut http = reqwest::Client::builder().user_agent(concat!("cove/", env!("CARGO_PKG_VERSION")));
+        if let Some(host) = host.filter(|host| is_this_machine(host)) {
+            // No proxy leads to this machine, and not every resolver knows the names below `localhost` (RFC 6761, 6.3).
+            http = http.no_proxy().resolve_to_addrs(&host, &LOOPBACK.map(|address| SocketAddr::new(address, 0)));
+        }
+        let http = http.build().map_err(|error| Complaint::failed(cove_control::tls::no_client(&error)))?;
+        Ok(Client { http, url, key, key_from })
     }
 
     /// A request to a path below the API's root, with the key.
@@ -66,11 +89,21 @@ impl Client {
 
     /// Sends the request; everything but success becomes a complaint.
     pub async fn send(&self, request: RequestBuilder) -> Result<Response, Complaint> {
-        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
-        if response.status().is_success() {
-            return Ok(response);
+        self.attempt(request).await.map_err(|failure| match failure {
+            Failure::Passing(complaint) | Failure::Lasting(complaint) => complaint,
+        })
+    }
+
+    /// The same; says whether it can be worth another try.
+    pub async fn attempt(&self, request: RequestBuilder) -> Result<Response, Failure> {
+        let response = request.send().await.map_err(|error| Failure::Passing(self.unreachable(&error)))?;
+        match response.status() {
+            status if status.is_success() => Ok(response),
+            status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
+                Err(Failure::Passing(self.refused(response).await))
+            }
+            _ => Err(Failure::Lasting(self.refused(response).await)),
         }
-        Err(self.refused(response).await)
     }
 
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Complaint> {
@@ -100,38 +133,12 @@ impl Client {
         while let Some(deeper) = cause.source() {
             cause = deeper;
         }
-        let complaint = Complaint::failed(format!("no server answers at {}: {cause}", self.url));
-        if error.is_connect() {
-            complaint.hint("start one with `cove serve`, or set COVE_URL to the address of yours")
-        } else {
-            complaint
-        }
+        unreachable::complaint(&self.url, &cause.to_string())
     }
 
     async fn refused(&self, response: Response) -> Complaint {
-        let status = response.status();
-        let retry_after =
-            response.headers().get("retry-after").and_then(|value| value.to_str().ok()).map(str::to_owned);
-        let body = response.bytes().await.unwrap_or_default();
-        let refusal: Refusal = serde_json::from_slice(&body).unwrap_or_default();
-        let message =
-            if refusal.message.is_empty() { format!("the server answered {status}") } else { refusal.message };
-        if let Some(code) = conversation::program_code(&message) {
-            return Complaint::engine(message).with_code(code);
-        }
-        let complaint = Complaint::failed(message);
-        match status {
-            StatusCode::UNAUTHORIZED if self.key.is_none() => {
-                complaint.hint("set COVE_API_KEY; `cove serve` printed the first key when it started")
-            }
-            StatusCode::UNAUTHORIZED => complaint.hint("COVE_API_KEY is the key of another server, or was revoked"),
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => match retry_after {
-                Some(seconds) => complaint.hint(format!("try again in {seconds} s")),
-                None => complaint,
-            },
-            StatusCode::NOT_FOUND if refusal.code == "not_found" => complaint.hint("`cove ls` lists the sandboxes"),
-            _ => complaint,
-        }
+        let key = if self.key.is_some() { self.key_from } else { Key::None };
+        Refusal::read(response).await.complaint(key)
     }
 }
 
@@ -164,11 +171,21 @@ pub fn block_on<T>(work: impl Future<Output = Result<T, Complaint>>) -> Result<T
     done
 }
 
-fn is_loopback(url: &str) -> bool {
-    let host = url.split("://").nth(1).unwrap_or_default();
-    ["127.0.0.1", "localhost", "[::1]"]
-        .into_iter()
-        .any(|name| host.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with([':', '/'])))
+/// Where names below `localhost` lead.
+const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+
+fn host_of(url: &str) -> Option<String> {
+    reqwest::Url::parse(url).ok()?.host_str().map(str::to_owned)
+}
+
+/// Whether a host can only be this machine: a loopback address, or `localhost` and the names below it (RFC 6761).
+pub fn is_this_machine(host: &str) -> bool {
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    is_local_name(host) || address.is_ok_and(|address| address.is_loopback())
+}
+
+fn is_local_name(host: &str) -> bool {
+    host == "localhost" || host.ends_with(".localhost")
 }
 
 fn key_of_this_machine() -> Option<String> {
@@ -182,12 +199,24 @@ mod tests {
 
     #[test]
     fn the_local_key_goes_to_this_machine_only() {
-        for url in ["http://127.0.0.1:7070", "http://localhost", "http://[::1]:9", "https://localhost/x"] {
-            assert!(is_loopback(url), "{url}");
+        for url in [
+            "http://127.0.0.1:7070",
+            "http://localhost",
+            "http://[::1]:9",
+            "https://localhost/x",
+            "https://cove.localhost:7443",
+        ] {
+            assert!(host_of(url).is_some_and(|host| is_this_machine(&host)), "{url}");
         }
-        for url in ["http://127.0.0.1.example.com", "http://localhost.example.com:80", "http://10.0.0.1", "http://[::1"]
-        {
-            assert!(!is_loopback(url), "{url}");
+        for url in [
+            "http://127.0.0.1.example.com",
+            "http://localhost.example.com:80",
+            "http://notlocalhost",
+            "http://localhost@example.com",
+            "http://10.0.0.1",
+            "http://[::1",
+        ] {
+            assert!(!host_of(url).is_some_and(|host| is_this_machine(&host)), "{url}");
         }
     }
 

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use reqwest::Method;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Client, segment};
+use super::{Client, Failure, segment};
 use crate::complaint::Complaint;
 use crate::render::Tone;
 
@@ -80,6 +81,9 @@ impl Sandbox {
     }
 }
 
+/// Destroyed sandboxes, the newest that are looked through for a name.
+const DESTROYED: &str = "/sandboxes?state=destroyed&limit=1000";
+
 /// The path of a sandbox, by id or name.
 pub fn path(sandbox: &str) -> Result<String, Complaint> {
     if matches!(sandbox, "" | "." | "..") {
@@ -95,6 +99,37 @@ impl Client {
         self.get(&path(sandbox)?).await
     }
 
+    /// Asks `what` of a sandbox, also of one that is destroyed: by its id, or by the name that it had.
+    pub async fn ask_also_destroyed<T: DeserializeOwned>(&self, sandbox: &str, what: &str) -> Result<T, Complaint> {
+        let call = format!("{}{what}", path(sandbox)?);
+        match self.attempt(self.request(Method::GET, &call)).await {
+            Ok(response) => self.read(response).await,
+            Err(Failure::Passing(complaint)) => Err(complaint),
+            Err(Failure::Lasting(complaint)) => match self.destroyed(sandbox).await? {
+                Some(id) => self.get(&format!("{}{what}", path(&id)?)).await,
+                None => Err(complaint),
+            },
+        }
+    }
+
+    /// The id of a sandbox, also of one that is destroyed.
+    pub async fn id_also_destroyed(&self, sandbox: &str) -> Result<String, Complaint> {
+        match self.attempt(self.request(Method::GET, &path(sandbox)?)).await {
+            Ok(response) => Ok(Sandbox::parse(self.read(response).await?)?.id),
+            Err(Failure::Passing(complaint)) => Err(complaint),
+            Err(Failure::Lasting(complaint)) => self.destroyed(sandbox).await?.ok_or(complaint),
+        }
+    }
+
+    /// The id of the newest destroyed sandbox that had this name or has this id. Names are given again, so the server
+    /// finds nobody by a name of the past.
+    async fn destroyed(&self, sandbox: &str) -> Result<Option<String>, Complaint> {
+        let page: Value = self.get(DESTROYED).await?;
+        let is_meant = |item: &&Value| item["name"] == sandbox || item["id"] == sandbox;
+        let found = page["items"].as_array().into_iter().flatten().find(is_meant);
+        Ok(found.and_then(|item| item["id"].as_str()).map(str::to_owned))
+    }
+
     /// Changes one setting; returns the changed sandbox.
     pub async fn set(&self, sandbox: &str, method: Method, setting: &str, body: &Value) -> Result<Value, Complaint> {
         let request = self.request(method, &format!("{}/{setting}", path(sandbox)?));
@@ -102,7 +137,7 @@ impl Client {
     }
 
     /// Changes the state; returns the changed sandbox.
-    pub async fn change(&self, sandbox: &str, change: &str) -> Result<Value, Complaint> {
-        self.post(&format!("{}/{change}", path(sandbox)?), &serde_json::json!({})).await
+    pub async fn change(&self, sandbox: &str, change: &str, how: &Value) -> Result<Value, Complaint> {
+        self.post(&format!("{}/{change}", path(sandbox)?), how).await
     }
 }

@@ -61,11 +61,35 @@ pub struct Change {
     pub verb: &'static str,
 }
 
+/// Whether a pause or a stop writes a manifest of the files.
+#[derive(Debug, Args)]
+pub struct Durability {
+    /// Write out all files and a manifest of them, which `cove fsck` compares them with later
+    #[arg(long, conflicts_with = "not_durable")]
+    durable: bool,
+    /// Write none, whatever the server's default is
+    #[arg(long)]
+    not_durable: bool,
+}
+
+impl Durability {
+    /// What the call is told; nothing where the server's default is fine.
+    pub fn asked(&self) -> Value {
+        object_of([("durable", (self.durable || self.not_durable).then_some(Value::Bool(self.durable)))])
+            .unwrap_or_else(|| Value::Object(Map::new()))
+    }
+}
+
 /// Prints each name that was changed. Continues after a refusal; the exit code reports it at the end.
 pub fn run(targets: &Targets, change: Change) -> Result<u8, Complaint> {
+    run_with(targets, change, &Value::Object(Map::new()))
+}
+
+/// The same, with what the call is told.
+pub fn run_with(targets: &Targets, change: Change, how: &Value) -> Result<u8, Complaint> {
     each(&targets.sandboxes, async |client, sandbox| {
         let waits = format!("{} {sandbox}", change.verb);
-        let changed = waiting(&waits, client.change(sandbox, change.verb)).await?;
+        let changed = waiting(&waits, client.change(sandbox, change.verb, how)).await?;
         if targets.json {
             return print(&changed.to_string());
         }
@@ -77,20 +101,27 @@ pub fn run(targets: &Targets, change: Change) -> Result<u8, Complaint> {
 /// Runs `work` for each. With a single sandbox, its complaint is the verb's.
 pub fn each(sandboxes: &[String], work: impl AsyncFn(&Client, &str) -> Result<(), Complaint>) -> Result<u8, Complaint> {
     let client = Client::from_environment()?;
-    block_on(async {
-        if let [sandbox] = sandboxes {
-            return work(&client, sandbox).await.map(|()| 0);
-        }
-        let mut code = 0;
-        for sandbox in sandboxes {
-            if let Err(complaint) = work(&client, sandbox).await {
-                if complaint.is_silent() {
-                    return Err(complaint);
-                }
-                say(&complaint.to_string());
-                code = code::FAILED;
+    block_on(each_of(&client, sandboxes, work))
+}
+
+/// The same for other things that are named, for verbs that have a client.
+pub async fn each_of(
+    client: &Client,
+    names: &[String],
+    work: impl AsyncFn(&Client, &str) -> Result<(), Complaint>,
+) -> Result<u8, Complaint> {
+    if let [name] = names {
+        return work(client, name).await.map(|()| 0);
+    }
+    let mut code = 0;
+    for name in names {
+        if let Err(complaint) = work(client, name).await {
+            if complaint.is_silent() {
+                return Err(complaint);
             }
+            say(&complaint.to_string());
+            code = code::FAILED;
         }
-        Ok(code)
-    })
+    }
+    Ok(code)
 }

@@ -32,7 +32,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
         other => return Err(Complaint::usage(format!("there is no script for {other}"))),
     };
     // The program's path as it was called: after an update at the same place the script still works.
-    let program = std::env::current_exe()?;
+    let program = crate::place::program()?;
     let mut script = Vec::new();
     shell.write_registration("COMPLETE", "cove", "cove", &program.to_string_lossy(), &mut script)?;
     io::stdout().lock().write_all(&script)?;

@@ -59,7 +59,11 @@ fn check(file: Option<PathBuf>, as_json: bool) -> Result<u8, Complaint> {
             .hint("name one: cove config check FILE; a server without one uses its defaults"));
     };
     let layers = Layers { file: Some(&file), ..Layers::default() };
-    match Loaded::new(Config::default(), layers) {
+    let loaded = Loaded::new(Config::default(), layers);
+    if let Ok(loaded) = &loaded {
+        settings::check_filter(&loaded.config)?;
+    }
+    match loaded {
         Ok(_) if as_json => print_json(&json!({ "file": file, "problems": [] })).map(|()| 0),
         Ok(_) => {
             say(&format!("{} is right", file.display()));
@@ -93,7 +97,7 @@ fn show(loaded: &Loaded, changed: bool, as_json: bool) -> Result<u8, Complaint> 
             },
         );
         let tone = if one.origin == Origin::Default { Tone::Faint } else { Tone::Good };
-        rows.add(&[(one.key, Tone::Plain), (&value, Tone::Plain), (&one.origin.to_string(), tone)]);
+        rows.add(&[(&one.key, Tone::Plain), (&value, Tone::Plain), (&one.origin.to_string(), tone)]);
         count += 1;
     }
     if count == 0 {

@@ -3,8 +3,10 @@
 //! A folder goes in as one tar stream. Out of the sandbox every file is fetched by name: a sandbox is not trusted, and
 //! its archive could contain devices, set-uid programs, or paths that lead elsewhere.
 
-use std::io::Write;
-use std::path::{Component, Path};
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Component, Path, PathBuf};
 use std::process::Stdio;
 
 use clap::Args;
@@ -16,11 +18,11 @@ use tokio::io::AsyncReadExt;
 
 use crate::client::sandbox::path as sandbox_path;
 use crate::client::{Client, block_on, query_string};
-use crate::complaint::Complaint;
+use crate::complaint::{Complaint, doing};
 use crate::interrupt::or_interrupted;
 use crate::landing::{Draft, Incoming, Landing};
 use crate::progress::Bytes;
-use crate::render::print_json;
+use crate::render::{print_json, say};
 
 /// Copy files and folders into a sandbox and out of it
 ///
@@ -33,9 +35,11 @@ Examples:
   cove cp ./project box:work
   cove cp box:/tmp/result.json .
   cove cp box:/tmp/log - | grep error
+  cove cp box:work - | tar -tf -
 
-With --json one object comes at the end: {\"from\", \"to\", \"files\", \"bytes\"}. A folder goes in as one archive: there `files` is
-null and `bytes` are the archive's.")]
+A folder that goes to `-` is a tar archive of what is in it. A sandbox wrote it: look at it before you unpack it.
+With --json one object is printed at the end: {\"from\", \"to\", \"files\", \"bytes\"}.
+A folder goes in as one archive: then `files` is null, and `bytes` is the size of the archive.")]
 pub struct Arguments {
     /// What to copy
     #[arg(add = crate::complete::copied())]
@@ -130,13 +134,14 @@ impl Inside<'_> {
 
     async fn put(&self, from: &str, to: &str) -> Result<Copied, Complaint> {
         if from == "-" {
-            let bytes = self.put_bytes(tokio::io::stdin(), Bytes::new("standard input", None), to).await?;
+            let bytes = self.put_bytes(tokio::io::stdin(), Bytes::new("standard input", None), to, None).await?;
             return Ok(Copied { to: self.named(to), files: Some(1), bytes });
         }
         let local = Path::new(from);
         let known = std::fs::metadata(local).map_err(|error| Complaint::failed(format!("{from}: {error}")))?;
         // Into an existing folder under its own name, as cp does.
-        let target = match std::path::absolute(local)?.file_name().and_then(|name| name.to_str()) {
+        let whole = std::path::absolute(local).map_err(doing(format!("find {from}")))?;
+        let target = match whole.file_name().and_then(|name| name.to_str()) {
             Some(name) if to.is_empty() || to.ends_with('/') || self.is_directory(to).await => {
                 format!("{}{}{name}", to, if to.is_empty() || to.ends_with('/') { "" } else { "/" })
             }
@@ -147,7 +152,9 @@ impl Inside<'_> {
             return Ok(Copied { to: self.named(&target), files: None, bytes });
         }
         let file = tokio::fs::File::open(local).await.map_err(|error| Complaint::failed(format!("{from}: {error}")))?;
-        let bytes = self.put_bytes(file, Bytes::new(from, Some(known.len())), &target).await?;
+        // For a new file; one that is replaced keeps its own, as with cp.
+        let mode = format!("{:o}", known.permissions().mode() & 0o777);
+        let bytes = self.put_bytes(file, Bytes::new(from, Some(known.len())), &target, Some(&mode)).await?;
         Ok(Copied { to: self.named(&target), files: Some(1), bytes })
     }
 
@@ -161,9 +168,12 @@ impl Inside<'_> {
         source: impl AsyncReadExt + Unpin + Send + 'static,
         seen: Bytes,
         to: &str,
+        mode: Option<&str>,
     ) -> Result<u64, Complaint> {
         let count = seen.count();
-        let request = self.client.request(Method::PUT, &self.call("/content", &[("path", to), ("parents", "true")])?);
+        let mut pairs = vec![("path", to), ("parents", "true")];
+        pairs.extend(mode.map(|mode| ("mode", mode)));
+        let request = self.client.request(Method::PUT, &self.call("/content", &pairs)?);
         self.client.send(request.body(stream_of(source, seen))).await?;
         Ok(count.get())
     }
@@ -201,10 +211,18 @@ impl Inside<'_> {
         let body = json!({ "path": to, "user": self.user });
         let made = self.client.request(Method::POST, &format!("{}/files/directory", sandbox_path(self.sandbox)?));
         self.client.send(made.json(&body)).await?;
+        let mut left_out = Vec::new();
+        for path in specials(from) {
+            say(&format!("cove: {} is not a file, folder or link: left out", from.join(&path).display()));
+            left_out.push(OsString::from("--exclude"));
+            left_out.push(Path::new(".").join(path).into_os_string());
+        }
         let mut tar = tokio::process::Command::new("tar")
             .arg("-C")
             .arg(from)
-            .args(["--format=pax", "-cf", "-", "."])
+            .args(["--format=pax", "--anchored", "--no-wildcards"])
+            .args(left_out)
+            .args(["-cf", "-", "."])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -215,7 +233,7 @@ impl Inside<'_> {
         let seen = Bytes::new(&from.display().to_string(), None);
         let count = seen.count();
         let sent = self.client.send(request.body(stream_of(packed, seen))).await.map(drop);
-        let status = tar.wait().await?;
+        let status = tar.wait().await.map_err(doing(format!("wait for tar of {}", from.display())))?;
         sent?;
         if status.success() {
             Ok(count.get())
@@ -225,20 +243,25 @@ impl Inside<'_> {
     }
 
     async fn get(&self, from: &str, to: &str) -> Result<Copied, Complaint> {
+        if to == "-" && self.is_directory(from).await {
+            return self.get_archive(from).await;
+        }
         if to == "-" {
             let source = self.open(from).await?;
-            let bytes = source.into_file(&mut std::io::stdout().lock()).await?;
+            let bytes = source.into_file(&mut std::io::stdout().lock(), Path::new("standard output")).await?;
             return Ok(Copied { to: to.to_owned(), files: Some(1), bytes });
         }
         let name = Path::new(from).file_name().and_then(|name| name.to_str()).unwrap_or("files");
         let folder = Path::new(to);
         let local = if folder.is_dir() { folder.join(name) } else { folder.to_owned() };
-        if self.is_directory(from).await {
+        let entry = self.look(from).await.ok();
+        if entry.as_ref().is_some_and(|entry| entry.kind == "directory") {
             let (files, bytes) = self.get_folder(from, &local).await?;
             return Ok(Copied { to: local.display().to_string(), files: Some(files), bytes });
         }
         // Nothing here is touched before the server has the file.
         let source = self.open(from).await?;
+        let is_new = !local.exists();
         // A name from the sandbox follows no link; a path that the person wrote may.
         let file = if folder.is_dir() {
             Landing::at(folder).and_then(|landing| landing.file(Path::new(name)))
@@ -246,9 +269,24 @@ impl Inside<'_> {
             Incoming::at(&local)
         };
         let mut file = file.map_err(|error| failed(&local, error))?;
-        let bytes = source.into_file(&mut file).await?;
+        let bytes = source.into_file(&mut file, &local).await?;
+        if let Some(entry) = entry.filter(|_| is_new) {
+            set_new_mode(file.file(), &entry.mode).map_err(|error| failed(&local, error))?;
+        }
         file.finish().map_err(|error| failed(&local, error))?;
         Ok(Copied { to: local.display().to_string(), files: Some(1), bytes })
+    }
+
+    /// A folder as a tar archive on standard output.
+    async fn get_archive(&self, from: &str) -> Result<Copied, Complaint> {
+        if std::io::stdout().is_terminal() {
+            return Err(Complaint::usage(format!("{from} is a folder: its archive does not go to a terminal"))
+                .hint(format!("cove cp {} - > files.tar, or name a folder instead of `-`", self.named(from))));
+        }
+        let request = self.client.request(Method::GET, &self.call("/tar", &[("path", from)])?);
+        let source = Source { path: from.to_owned(), answer: self.client.send(request).await? };
+        let bytes = source.into_file(&mut std::io::stdout().lock(), Path::new("standard output")).await?;
+        Ok(Copied { to: "-".to_owned(), files: None, bytes })
     }
 
     async fn open(&self, path: &str) -> Result<Source, Complaint> {
@@ -291,13 +329,13 @@ impl Inside<'_> {
                 "file" => {
                     let source = self.open(&entry.path).await?;
                     let mut file = landing.file(relative).map_err(|error| failed(&local, error))?;
-                    bytes += source.into_file(&mut file).await?;
+                    bytes += source.into_file(&mut file, &local).await?;
                     files += 1;
-                    set_mode(file.file(), &entry.mode)?;
+                    set_mode(file.file(), &entry.mode).map_err(|error| failed(&local, error))?;
                     file.finish().map_err(|error| failed(&local, error))?;
                 }
                 "symlink" => links.extend(entry.target.as_ref().map(|target| (relative, target))),
-                _ => crate::render::say(&format!("cove: {} is not a file, folder or link: left out", entry.path)),
+                _ => say(&format!("cove: {} is not a file, folder or link: left out", entry.path)),
             }
         }
         for (relative, target) in links {
@@ -314,21 +352,38 @@ struct Source {
 }
 
 impl Source {
-    async fn into_file(self, to: &mut impl Write) -> Result<u64, Complaint> {
+    /// `shown` is what `to` is called.
+    async fn into_file(self, to: &mut impl Write, shown: &Path) -> Result<u64, Complaint> {
         let seen = Bytes::new(&self.path, self.answer.content_length());
         let mut stream = self.answer.bytes_stream();
         while let Some(chunk) = stream.next().await {
             let chunk = chunk.map_err(|error| Complaint::failed(format!("{} broke off: {error}", self.path)))?;
             seen.more(chunk.len());
-            to.write_all(&chunk)?;
+            to.write_all(&chunk).map_err(|error| failed(shown, error))?;
         }
-        to.flush()?;
+        to.flush().map_err(|error| failed(shown, error))?;
         Ok(seen.count().get())
     }
 }
 
 fn failed(path: &Path, error: std::io::Error) -> Complaint {
-    Complaint::failed(format!("write {}: {error}", path.display()))
+    doing(format!("write {}", path.display()))(error)
+}
+
+/// Pipes, sockets and devices below a folder, which mean nothing elsewhere. What cannot be looked into, tar complains about.
+fn specials(folder: &Path) -> Vec<PathBuf> {
+    let (mut found, mut folders) = (Vec::new(), vec![PathBuf::new()]);
+    while let Some(relative) = folders.pop() {
+        for entry in std::fs::read_dir(folder.join(&relative)).into_iter().flatten().flatten() {
+            let path = relative.join(entry.file_name());
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => folders.push(path),
+                Ok(kind) if !kind.is_file() && !kind.is_symlink() => found.push(path),
+                _ => {}
+            }
+        }
+    }
+    found
 }
 
 /// A temporary name next to a path inside, for an incomplete copy.
@@ -347,9 +402,17 @@ fn below<'a>(root: &str, path: &'a str) -> Option<&'a Path> {
     (plain && rest.components().next().is_some()).then_some(rest)
 }
 
+/// As [`set_mode`], within the caller's umask, which a new file shows.
+fn set_new_mode(file: &std::fs::File, octal: &str) -> std::io::Result<()> {
+    let own = file.metadata()?.permissions().mode() & 0o777;
+    // Who may read it may run it, if the source can be run.
+    let within = own | ((own & 0o444) >> 2);
+    let mode = u32::from_str_radix(octal.trim_start_matches("0o"), 8).unwrap_or(own) & within;
+    file.set_permissions(std::fs::Permissions::from_mode(mode))
+}
+
 /// Read, write and execute; never set-uid, whatever the sandbox says.
 fn set_mode(file: &std::fs::File, octal: &str) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
     let mode = u32::from_str_radix(octal.trim_start_matches("0o"), 8).unwrap_or(0o644) & 0o777;
     file.set_permissions(std::fs::Permissions::from_mode(mode))
 }

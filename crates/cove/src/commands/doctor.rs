@@ -30,7 +30,9 @@ struct Report<'a> {
 
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     let mut findings = doctor::examine(&realms());
-    findings.push(doctor::room(&Place::new(None).data()));
+    let data = Place::new(None).data();
+    findings.extend(doctor::idmapped_data(&data));
+    findings.push(doctor::room(&data));
     let ready = doctor::can_run(&findings);
     if arguments.json {
         print_json(&Report { ready, findings: &findings })?;

@@ -34,7 +34,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     let client = Client::from_environment()?;
     block_on(async {
         let id = match &arguments.sandbox {
-            Some(sandbox) => client.sandbox(sandbox).await?.get("id").and_then(Value::as_str).map(str::to_owned),
+            Some(sandbox) => Some(client.id_also_destroyed(sandbox).await?),
             None => None,
         };
         let mut pairs: Vec<(&str, &str)> = id.as_deref().map(|id| ("sandbox", id)).into_iter().collect();

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::client::conversation::{Input, Output, Until, converse};
 use crate::client::transcript::Transcript;
 use crate::client::{Client, block_on};
-use crate::complaint::Complaint;
+use crate::complaint::{Complaint, code};
 use crate::quantity::parse_duration;
 use crate::render::{print, print_json};
 use crate::terminal;
@@ -34,8 +34,8 @@ pub struct Arguments {
     /// Give the command a terminal
     #[arg(short, long)]
     tty: bool,
-    /// Set a variable; can be repeated
-    #[arg(short, long, value_name = "NAME=VALUE", value_parser = super::create::parse_pair)]
+    /// Set a variable; NAME alone takes its value from here; can be repeated
+    #[arg(short, long, value_name = "NAME[=VALUE]", value_parser = super::create::parse_variable)]
     env: Vec<(String, String)>,
     /// Start in this directory
     #[arg(short, long, value_name = "DIR")]
@@ -95,9 +95,19 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     }
     let mut transcript = Transcript::default();
     let kept = Output::Kept(&mut transcript);
-    let code = block_on(converse(&client, sandbox, opening, input, Until::Exit, kept))?;
-    print_json(&transcript.to_json())?;
-    Ok(code)
+    let ended = block_on(converse(&client, sandbox, opening, input, Until::Exit, kept));
+    let mut told = transcript.to_json();
+    match &ended {
+        Ok(_) => {}
+        // The command's own outcome: it could not be run.
+        Err(complaint) if matches!(complaint.code(), code::NOT_EXECUTABLE | code::NOT_FOUND) => {
+            told["exit_code"] = complaint.code().into();
+            told["error"] = complaint.message().into();
+        }
+        Err(_) => return ended,
+    }
+    print_json(&told)?;
+    ended
 }
 
 fn start(arguments: &Arguments) -> Map<String, Value> {

@@ -4,12 +4,13 @@ use clap::Args;
 use serde_json::Value;
 
 use super::change::Target;
-use crate::client::sandbox::path;
 use crate::client::{Client, block_on};
 use crate::complaint::Complaint;
 use crate::render::{print, print_json};
 
 /// Explain why a sandbox is in its state: cause, evidence, remedy
+///
+/// Also of one that is gone, by the name that it had.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
@@ -22,7 +23,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     let target = &arguments.target;
     let client = Client::from_environment()?;
-    let explained: Value = block_on(client.get(&format!("{}/explain", path(&target.sandbox)?)))?;
+    let explained: Value = block_on(client.ask_also_destroyed(&target.sandbox, "/explain"))?;
     if target.json {
         print_json(&explained)?;
         return Ok(0);

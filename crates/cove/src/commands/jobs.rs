@@ -13,7 +13,7 @@ use crate::render::{List, Tone, moment, number, word};
 Example:
   cove jobs --state failed")]
 pub struct Arguments {
-    /// Only jobs in this state: queued, running, done, failed
+    /// Only jobs in this state
     #[arg(short, long, value_name = "STATE", value_parser = ["queued", "running", "done", "failed"])]
     state: Option<String>,
     /// How many of the newest

@@ -61,6 +61,9 @@ enum Act {
     /// Revoke a key, by its id
     Revoke {
         id: String,
+        /// Also the last one that may run the server
+        #[arg(long)]
+        force: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -75,6 +78,8 @@ enum Scope {
     Write,
     /// Keys and settings of the organisation too
     Admin,
+    /// The whole server: organisations, quotas, other operators
+    Operator,
 }
 
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
@@ -100,14 +105,52 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
                     client.delete(&format!("/keys/{}", segment(id))).await?;
                 }
             }
-            Act::Revoke { id, json } => {
-                client.delete(&format!("/keys/{}", segment(id))).await?;
+            Act::Revoke { id, force, json } => {
+                if !force {
+                    is_dispensable(&client, id).await?;
+                }
+                let force = if *force { "?force=true" } else { "" };
+                client.delete(&format!("/keys/{}{force}", segment(id))).await?;
                 let told = if *json { json!({ "id": id, "state": "revoked" }).to_string() } else { id.clone() };
                 print(&told)?;
             }
         }
         Ok(0)
     })
+}
+
+/// Refuses the last key of an operator: with it the server could not be run any more.
+async fn is_dispensable(client: &Client, id: &str) -> Result<(), Complaint> {
+    let me: Value = client.get("/whoami").await?;
+    let may_end_operators = me["scopes"].as_array().into_iter().flatten().any(|scope| scope == "operator");
+    if !may_end_operators {
+        return Ok(());
+    }
+    let keys: Vec<Value> = client.get("/keys").await?;
+    let operators = keys.iter().filter(|key| key["scope"] == "operator" && state_of(key) == State::Valid);
+    let operators: Vec<&str> = operators.filter_map(|key| key["id"].as_str()).collect();
+    if operators != [id] {
+        return Ok(());
+    }
+    Err(Complaint::failed(format!("{id} is the last operator key of your organisation: nobody could run the server"))
+        .hint(format!("cove keys rotate {id} puts a new one in its place"))
+        .hint(format!("cove keys revoke --force {id} revokes it all the same")))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Revoked,
+    Expired,
+    Valid,
+}
+
+fn state_of(key: &Value) -> State {
+    let end = key["expires_at"].as_str().and_then(|end| end.parse::<jiff::Timestamp>().ok());
+    match end {
+        _ if !key["revoked_at"].is_null() => State::Revoked,
+        Some(end) if end <= jiff::Timestamp::now() => State::Expired,
+        _ => State::Valid,
+    }
 }
 
 fn tell_new(made: &Value, as_json: bool) -> Result<(), Complaint> {
@@ -147,11 +190,10 @@ fn list(keys: Vec<Value>, as_json: bool) -> Result<(), Complaint> {
     for key in &keys {
         let word = |name: &str| key[name].as_str().unwrap_or_default();
         let day = |name: &str| word(name).split('T').next().filter(|day| !day.is_empty()).unwrap_or("-").to_owned();
-        let end = word("expires_at").parse::<jiff::Timestamp>().ok();
-        let state = match end {
-            _ if !key["revoked_at"].is_null() => ("revoked", Tone::Faint),
-            Some(end) if end <= jiff::Timestamp::now() => ("expired", Tone::Faint),
-            _ => ("valid", Tone::Good),
+        let state = match state_of(key) {
+            State::Revoked => ("revoked", Tone::Faint),
+            State::Expired => ("expired", Tone::Faint),
+            State::Valid => ("valid", Tone::Good),
         };
         rows.add(&[
             (word("id"), Tone::Plain),

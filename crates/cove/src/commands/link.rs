@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::change::Target;
 use crate::client::sandbox::path;
-use crate::client::{Client, block_on, query_string};
+use crate::client::{Client, block_on, is_this_machine, query_string};
 use crate::complaint::Complaint;
 use crate::quantity::parse_duration;
 use crate::render::{moment, print, print_json, say, word};
@@ -45,22 +45,38 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     let client = Client::from_environment()?;
     let (target, port) = (&arguments.target, arguments.port);
     let expires = arguments.expires.map(|time| (time.as_secs_f64().ceil() as u64).to_string());
-    let link: Value = block_on(async {
+    let (link, listening): (Value, Listening) = block_on(async {
         if arguments.public || arguments.private {
             let body = json!({ "public": arguments.public });
             let _: Value = client.set(&target.sandbox, Method::PUT, "visibility", &body).await?;
         }
         let query: Vec<_> = expires.as_deref().map(|seconds| ("expires_in_seconds", seconds)).into_iter().collect();
-        client.get(&format!("{}/ports/{port}/link{}", path(&target.sandbox)?, query_string(&query))).await
+        let link = client.get(&format!("{}/ports/{port}/link{}", path(&target.sandbox)?, query_string(&query))).await?;
+        Ok((link, listening(&client, &target.sandbox, port).await))
     })?;
+    if listening == Listening::No {
+        say(&format!(
+            "hint: nothing listens on port {port} inside yet; `cove ports {}` lists what does",
+            target.sandbox
+        ));
+    }
     if target.json {
         print_json(&link)?;
         return Ok(0);
     }
     let (by_path, by_name) = (word(&link, "url"), word(&link, "host_url"));
     let leads_here = is_reachable(by_name, by_path);
-    print(if leads_here { by_name } else { by_path })?;
-    say(&format!("hint: it opens port {port} until {}", moment(&link, "expires_at")));
+    let link_here = if leads_here { by_name } else { by_path };
+    if arguments.public {
+        print(&without_token(link_here))?;
+        let sandbox = &target.sandbox;
+        say(&format!(
+            "hint: everybody who knows the address can open all ports; `cove link {sandbox} {port} --private` ends that"
+        ));
+    } else {
+        print(link_here)?;
+        say(&format!("hint: it opens port {port} until {}", moment(&link, "expires_at")));
+    }
     if !leads_here {
         say(
             "hint: pages with absolute links need a host name: set `domain` on the server to one whose subdomains lead to it",
@@ -69,15 +85,45 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     Ok(0)
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Listening {
+    Yes,
+    No,
+    /// It does not run, or it cannot be asked.
+    Unknown,
+}
+
+/// Does not wake the sandbox: whoever opens the link does.
+async fn listening(client: &Client, sandbox: &str, port: u16) -> Listening {
+    let ask = async {
+        let state = client.sandbox(sandbox).await?;
+        if word(&state, "state") != "running" {
+            return Ok(Listening::Unknown);
+        }
+        let ports: Vec<Value> = client.get(&format!("{}/ports", path(sandbox)?)).await?;
+        let found = ports.iter().any(|one| one["port"] == port);
+        Ok::<_, Complaint>(if found { Listening::Yes } else { Listening::No })
+    };
+    // The link is good all the same.
+    ask.await.unwrap_or(Listening::Unknown)
+}
+
+/// The address alone, for ports that are open to all.
+fn without_token(link: &str) -> String {
+    match reqwest::Url::parse(link) {
+        Ok(mut url) => {
+            url.set_query(None);
+            url.to_string()
+        }
+        Err(_) => link.to_owned(),
+    }
+}
+
 /// Whether the host name of a link leads to the server from here: names below `localhost` lead to this machine alone.
 fn is_reachable(by_name: &str, by_path: &str) -> bool {
     let host = |url: &str| reqwest::Url::parse(url).ok().and_then(|url| url.host_str().map(ToOwned::to_owned));
-    let is_local = |host: &str| {
-        let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
-        host == "localhost" || host.ends_with(".localhost") || address.is_ok_and(|address| address.is_loopback())
-    };
     match (host(by_name), host(by_path)) {
-        (Some(name), Some(path)) => !is_local(&name) || is_local(&path),
+        (Some(name), Some(path)) => !is_this_machine(&name) || is_this_machine(&path),
         _ => false,
     }
 }
@@ -85,6 +131,11 @@ fn is_reachable(by_name: &str, by_path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_open_port_needs_no_token() {
+        assert_eq!(without_token("http://80-x.localhost:7070/?cove_token=secret"), "http://80-x.localhost:7070/");
+    }
 
     #[test]
     fn a_name_below_localhost_is_for_those_who_are_on_the_servers_machine() {

@@ -47,7 +47,8 @@ struct Process {
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     let client = Client::from_environment()?;
     block_on(async {
-        let mut all: Vec<Process> = client.get(&format!("{}/processes", path(&arguments.sandbox)?)).await?;
+        let listed = client.get(&format!("{}/processes", path(&arguments.sandbox)?)).await;
+        let mut all: Vec<Process> = listed.map_err(|complaint| gone_with_it(complaint, &arguments.sandbox))?;
         all.sort_by_key(|process| process.started_at);
         let called = |process: &Process| match &arguments.process {
             Some(name) => process.pid.to_string() == *name || process.tag.as_deref() == Some(name),
@@ -65,7 +66,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
         let mut transcript = Transcript::of(process.pid);
         let output = if arguments.json { Output::Kept(&mut transcript) } else { Output::Shown };
         if until != Until::Bytes(0) {
-            converse(&client, &arguments.sandbox, opening, Input::Closed, until, output).await?;
+            converse(&client, &arguments.sandbox, opening, Input::None, until, output).await?;
         }
         if arguments.json {
             let mut told = transcript.to_json();
@@ -76,4 +77,14 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
         // The verb succeeded, however the process ended.
         Ok(0)
     })
+}
+
+/// Starting a stopped sandbox again brings nothing back: output is kept with its process.
+fn gone_with_it(complaint: Complaint, sandbox: &str) -> Complaint {
+    if !complaint.message().contains(" is stopped ") {
+        return complaint;
+    }
+    Complaint::failed(format!("sandbox {sandbox} is stopped: its processes are gone, and what they said with them"))
+        .hint("have a command write to a file what must stay")
+        .hint(format!("`cove timers {sandbox} --idle never` keeps it from being stopped while it waits"))
 }

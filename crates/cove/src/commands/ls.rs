@@ -1,5 +1,7 @@
 //! `cove ls`.
 
+use std::collections::BTreeMap;
+
 use clap::Args;
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -48,7 +50,12 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
         return Ok(0);
     }
     if sandboxes.is_empty() {
-        say("no sandboxes\nhint: cove create --name box");
+        let all = arguments.state.is_none() && arguments.label.is_empty();
+        say(if all {
+            "no sandboxes\nhint: cove create --name box"
+        } else {
+            "none of these\nhint: `cove ls` lists all"
+        });
         return Ok(0);
     }
     let now = Timestamp::now();
@@ -98,6 +105,13 @@ pub async fn fetch(client: &Client, query: &[(&str, &str)]) -> Result<Vec<Value>
     }
 }
 
+/// What sandboxes are called, by their ids; those without a name are not in it.
+pub async fn names(client: &Client) -> Result<BTreeMap<String, String>, Complaint> {
+    let all = fetch(client, &[("limit", "1000")]).await?;
+    let called = |one: &Value| Some((one["id"].as_str()?.to_owned(), one["name"].as_str()?.to_owned()));
+    Ok(all.iter().filter_map(called).collect())
+}
+
 /// The state, with its cause where people would ask for it.
 fn told_state(sandbox: &Sandbox) -> String {
     let Sandbox { state, cause, .. } = sandbox;
@@ -126,9 +140,12 @@ fn end(sandbox: &Sandbox, now: Timestamp) -> String {
                 .map(|at| (at, "archive", "stopped")),
             after(sandbox.state_since, timers.delete_after_seconds).map(|at| (at, "destroy", sandbox.state.as_str())),
         ],
+        "destroyed" => [None, None],
         _ => [timers.deadline.map(|at| (at, timers.at_deadline.as_str(), "lifetime")), None],
     };
     match ends.into_iter().flatten().min() {
+        // The server looks again before it acts.
+        Some((at, act, why)) if at <= now => format!("{act} now ({why})"),
         Some((at, act, why)) => format!("{act} in {} ({why})", between(now, at)),
         None => "never".to_owned(),
     }

@@ -16,8 +16,8 @@ use crate::render::{Rows, Tone, print_json, word};
 
 /// Show or change what a sandbox can reach
 ///
-/// A change replaces the whole policy and applies to new connections at once. A sandbox that was started without a
-/// network gets one when it is started again.
+/// A change replaces the whole policy and applies to new connections at once. Only a stopped sandbox can change from no
+/// network at all to having one.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -25,7 +25,10 @@ Examples:
   cove network box full                           # the internet; private addresses stay closed
   cove network box full --deny 203.0.113.0/24     # all but this
   cove network box none --allow 10.1.2.3:5432     # this and nothing else
-  cove network box none                           # nobody")]
+  cove network box none                           # nobody
+
+To give a network to a sandbox that runs without one:
+  cove stop box && cove network box full && cove start box")]
 pub struct Arguments {
     #[command(flatten)]
     target: Target,

@@ -45,14 +45,13 @@ enum Act {
         #[arg(long)]
         json: bool,
     },
-    /// Show one organisation
+    /// Show or change an organisation's quota
     Quota(Box<Quota>),
 }
 
-/// Show or change an organisation's quota
 #[derive(Debug, Args)]
 struct Quota {
-    /// The organisation
+    /// The organisation; `cove whoami` shows yours
     id: String,
     /// Sandboxes that run at one time
     #[arg(long, value_name = "N")]
@@ -69,6 +68,15 @@ struct Quota {
     /// Disk of one sandbox
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     disk: Option<u64>,
+    /// Disks of all sandboxes together, by their limits
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    disks: Option<u64>,
+    /// Templates, snapshots and volumes together
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    storage: Option<u64>,
+    /// Processes and threads of one sandbox
+    #[arg(long, value_name = "N")]
+    pids: Option<u32>,
     /// Journals and artifacts of all sessions together
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     sessions: Option<u64>,
@@ -91,6 +99,9 @@ impl Quota {
             ("cpus_per_sandbox", self.cpus.map(|n| json!(n))),
             ("memory_per_sandbox", self.memory.map(|n| json!(n))),
             ("disk_per_sandbox", self.disk.map(|n| json!(n))),
+            ("disk_bytes", self.disks.map(|n| json!(n))),
+            ("storage_bytes", self.storage.map(|n| json!(n))),
+            ("pids_per_sandbox", self.pids.map(|n| json!(n))),
             ("session_bytes", self.sessions.map(|n| json!(n))),
             ("requests_per_second", self.requests.map(|n| json!(n))),
             ("organisation_requests_per_second", self.all_requests.map(|n| json!(n))),
@@ -159,6 +170,9 @@ async fn change_quota(client: &Client, quota: &Quota) -> Result<u8, Complaint> {
     row("cpus of one sandbox", number(counts, "cpus_per_sandbox"), String::new());
     row("memory of one sandbox", size("memory_per_sandbox"), String::new());
     row("disk of one sandbox", size("disk_per_sandbox"), String::new());
+    row("disks of all sandboxes", size("disk_bytes"), one["disk_bytes"].as_u64().map_or(String::new(), show_size));
+    row("templates, snapshots and volumes", size("storage_bytes"), String::new());
+    row("processes of one sandbox", number(counts, "pids_per_sandbox"), String::new());
     row("journals and artifacts of sessions", size("session_bytes"), String::new());
     row("requests a second with one key", number(counts, "requests_per_second"), String::new());
     row("requests a second with all keys", number(counts, "organisation_requests_per_second"), String::new());

@@ -18,15 +18,16 @@ use serde_json::json;
 
 use super::run::engine_complaint;
 use super::settings;
-use crate::complaint::Complaint;
+use crate::complaint::{Complaint, doing};
 use crate::place::{Files, Place, is_root};
 use crate::render::{print, print_json, say};
 
 /// The hidden verb that removes directories of a measurement.
-pub const REMOVE: &str = "__remove";
+pub use cove_bench::measure::own_directory::REMOVE;
 
 /// What Cove makes in a data directory.
 const OURS: &[&str] = &[
+    "address",
     "api-key",
     "archive",
     "base",
@@ -45,6 +46,7 @@ const OURS: &[&str] = &[
     "sandboxes",
     "server-id",
     "snapshots",
+    "spool",
     "storage",
     "templates",
     "tls",
@@ -130,7 +132,7 @@ fn hold(data: &Path) -> Result<Option<Held>, Complaint> {
     }
     alone(data).map(Some).map_err(|error| match &error {
         cove_control::Error::Conflict(why) => {
-            Complaint::failed(why.clone()).hint("stop that server first; `cove ls` shows what it has")
+            Complaint::failed(why.clone()).hint("stop that server first, and wait until its process is gone")
         }
         other => Complaint::failed(other.detail().map_or_else(|| other.to_string(), str::to_owned)).hint(way_out(data)),
     })
@@ -156,7 +158,7 @@ fn confirm(data: &Path) -> Result<(), Complaint> {
     write!(stderr, "Remove {}: {sandboxes}, templates, keys and everything else? [y/N] ", data.display())?;
     stderr.flush()?;
     let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer)?;
+    io::stdin().lock().read_line(&mut answer).map_err(doing("read the answer"))?;
     match answer.trim().to_lowercase().as_str() {
         "y" | "yes" => Ok(()),
         _ => Err(Complaint::failed("nothing was removed")),
@@ -165,8 +167,8 @@ fn confirm(data: &Path) -> Result<(), Complaint> {
 
 /// Destroys the sandboxes. Dropping the engine empties its trash and releases mounts and control groups.
 fn end_sandboxes(data: &Path) -> Result<(), Complaint> {
-    let spawning = Spawning::Processes { count: NonZeroUsize::MIN, program: std::env::current_exe()? };
-    let config = Config { data: data.to_owned(), spawning, pool: 0, waived: Vec::new() };
+    let spawning = Spawning::Processes { count: NonZeroUsize::MIN, program: crate::place::program()? };
+    let config = Config { data: data.to_owned(), spawning, pool: 0, layers: None, waived: Vec::new() };
     let engine = Engine::open(config).map_err(engine_complaint)?;
     // Sandboxes of an earlier engine must be adopted before they can be ended.
     engine.found().and_then(|_| engine.sweep(&|_| false)).map(drop).map_err(engine_complaint)
@@ -174,8 +176,9 @@ fn end_sandboxes(data: &Path) -> Result<(), Complaint> {
 
 /// Removes what is ours, and the directory if nothing else is in it; returns what else there is.
 fn empty(directory: &Path) -> Result<Vec<PathBuf>, Complaint> {
+    let entries = fs::read_dir(directory).map_err(doing(format!("list {}", directory.display())))?;
     let (ours, others): (Vec<PathBuf>, Vec<PathBuf>) =
-        fs::read_dir(directory)?.flatten().map(|entry| entry.path()).partition(|path| is_ours(path));
+        entries.flatten().map(|entry| entry.path()).partition(|path| is_ours(path));
     for path in ours {
         remove(&path)?;
     }
@@ -224,7 +227,9 @@ mod tests {
 
     #[test]
     fn only_what_cove_makes_is_removed() {
-        for name in ["cove.db", "cove.db-wal", "pool.btrfs", "realm.cove-0a1b2c3d", "run", "run-on-disk", "sandboxes"] {
+        for name in
+            ["cove.db", "cove.db-wal", "pool.btrfs", "realm.cove-0a1b2c3d", "run", "run-on-disk", "sandboxes", "spool"]
+        {
             assert!(is_ours(&Path::new("/data").join(name)), "{name}");
         }
         for name in ["notes", "runner", "pools", "Documents", ".ssh", "cove.dbx"] {

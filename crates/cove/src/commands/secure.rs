@@ -8,7 +8,7 @@ use cove_control::tls::record::{Issuer, Record};
 use cove_control::tls::{self, Keeper, Source, TlsError};
 use tokio::net::TcpListener;
 
-use crate::complaint::Complaint;
+use crate::complaint::{Complaint, doing};
 use crate::render::print;
 
 type Secure = (TcpListener, Arc<Keeper>);
@@ -27,7 +27,11 @@ pub async fn open(config: &Config, as_json: bool) -> Result<Option<Secure>, Comp
     };
     let complain = |error: TlsError| Complaint::failed(error.to_string());
     let keeper = Keeper::open(source, Timestamp::now()).map_err(complain)?;
-    let record = Record { address: listener.local_addr()?, domain: domain.clone(), issuer };
+    let record = Record {
+        address: listener.local_addr().map_err(doing("find the address of the socket"))?,
+        domain: domain.clone(),
+        issuer,
+    };
     record.write(&folder).map_err(complain)?;
     warn_of_names(&keeper, domain);
     if as_json {

@@ -9,10 +9,10 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use super::settings::Flags;
-use crate::complaint::Complaint;
+use crate::complaint::{Complaint, doing};
 use crate::ending::told_to_end;
-use crate::place::Place;
-use crate::render::print;
+use crate::place::{Place, note_server};
+use crate::render::{enumerated, print};
 use crate::telemetry;
 
 /// Serve sandboxes over HTTP
@@ -34,7 +34,7 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     // A child inherits what its parent blocks, and a server that does not hear SIGTERM cannot end in good order.
-    cove_sys::signal::unblock_all()?;
+    cove_sys::signal::unblock_all().map_err(doing("unblock signals"))?;
     let config = arguments.flags.load()?.config;
     cove_control::app::make_private_directory(&config.data)
         .map_err(|error| Complaint::failed(format!("make the data directory {}: {error}", config.data.display())))?;
@@ -75,15 +75,19 @@ async fn serve_until_told(config: Config, as_json: bool) -> Result<(), Complaint
             _ => complaint.hint("write an address and a port, for example --listen 127.0.0.1:7070"),
         }
     })?;
-    let address = listener.local_addr()?;
+    let address = listener.local_addr().map_err(doing("find the address of the socket"))?;
     let store = match &config.database_url {
         Some(url) => Store::open(url).await,
         None => Store::sqlite(&config.data.join("cove.db")).await,
     };
     let store = store.map_err(control_complaint)?;
-    let program = std::env::current_exe()?;
-    let providers = provider::configured(&config, program).map_err(control_complaint)?;
+    let program = crate::place::program()?;
+    let providers = provider::configured(&config, &program)
+        .map_err(|error| control_complaint(error).hint("`cove doctor` shows what this machine lacks"))?;
     let app = App::open(config, store, providers, Clock::system()).await.map_err(control_complaint)?;
+    note_server(&app.config().data, address).map_err(|error| {
+        Complaint::failed(format!("write the server's address into {}: {error}", app.config().data.display()))
+    })?;
     let url = format!("http://{address}");
     if as_json {
         let config = app.config();
@@ -121,11 +125,12 @@ fn greet(app: &App, url: &str) -> Result<(), Complaint> {
     };
     print(&format!("  data   {data}"))?;
     print("\nTry next, in another terminal:")?;
-    if url != crate::client::DEFAULT_URL {
+    // The verbs read both from the usual data directory.
+    if app.config().data != Place::new(None).data() {
         print(&format!("  export COVE_URL={url}"))?;
-    }
-    if app.config().data != Place::new(None).data() && app.config().api_key.is_none() {
-        print(&format!("  export COVE_API_KEY={key}"))?;
+        if app.config().api_key.is_none() {
+            print(&format!("  export COVE_API_KEY={key}"))?;
+        }
     }
     print("  cove create --name box")?;
     print("  cove exec box -- python3 -c 'print(6*7)'")?;
@@ -137,7 +142,7 @@ fn greet(app: &App, url: &str) -> Result<(), Complaint> {
 fn tell_what_is_weaker(app: &App) {
     let unheld = app.unheld(&app.config().provider);
     if !unheld.is_empty() {
-        let what = unheld.join(" and ");
+        let what = enumerated(&unheld);
         tracing::warn!("limits on {what} are not enforced here; `cove doctor` shows how to get them");
     }
 }

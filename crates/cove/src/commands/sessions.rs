@@ -6,7 +6,8 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use crate::client::{Client, block_on, query_string, segment};
-use crate::complaint::{Complaint, code};
+use crate::complaint::{Complaint, code, doing};
+use crate::interrupt::or_interrupted;
 use crate::render::{List, Tone, moment, number, print, print_json, say, word};
 
 /// Run code that keeps its variables between calls
@@ -61,6 +62,13 @@ enum Act {
         #[arg(long)]
         json: bool,
     },
+    /// Interrupt the code that a session runs; variables stay
+    Interrupt {
+        id: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// List the files that a session's code left as results
     Artifacts {
         id: String,
@@ -100,7 +108,23 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
                     false => list(&[session], false),
                 }
             }
-            Act::Run { id, code, language, json } => execute(&client, id, code, language.as_deref(), *json).await,
+            Act::Run { id, code, language, json } => {
+                let done = or_interrupted(execute(&client, id, code, language.as_deref(), *json)).await;
+                if done.as_ref().is_err_and(Complaint::is_silent) {
+                    // A session's code runs to its end whether or not anybody listens.
+                    interrupt(&client, id).await?;
+                }
+                done
+            }
+            Act::Interrupt { id, json } => {
+                let done = interrupt(&client, id).await?;
+                match json {
+                    true => print_json(&done)?,
+                    false if done["interrupted"] == 0 => say("cove: nothing runs in this session"),
+                    false => print(id)?,
+                }
+                Ok(0)
+            }
             Act::Artifacts { id, json } => {
                 let files: Vec<Value> = client.get(&format!("/sessions/{}/artifacts", segment(id))).await?;
                 let headings = ["name", "size", "type", "created"];
@@ -164,13 +188,19 @@ async fn execute(
     let mut source = text.to_owned();
     if text == "-" {
         source.clear();
-        std::io::stdin().lock().read_to_string(&mut source)?;
+        std::io::stdin().lock().read_to_string(&mut source).map_err(doing("read the code from standard input"))?;
     }
     let mut body = json!({ "session_id": id, "code": source });
     if let Some(language) = language {
         body["language"] = json!(language);
     }
-    let done: Value = client.post("/execute", &body).await?;
+    let done: Value = match client.post("/execute", &body).await {
+        Ok(done) => done,
+        Err(complaint) if complaint.message().starts_with("sandbox is ") => {
+            return Err(with_its_sandbox(client, id, &complaint).await?);
+        }
+        Err(complaint) => return Err(complaint),
+    };
     if as_json {
         print_json(&done)?;
     } else {
@@ -187,12 +217,36 @@ async fn execute(
                 }
             }
         }
-        if let Some(traceback) = done["error"]["traceback"].as_str() {
-            say(traceback.trim_end());
-        }
+        tell_error(&done["error"]);
     }
     let status = done["exit_code"].as_i64().and_then(|status| u8::try_from(status).ok()).unwrap_or(code::FAILED);
     Ok(status)
+}
+
+/// The person knows the session, and needs its sandbox to go on.
+async fn with_its_sandbox(client: &Client, id: &str, complaint: &Complaint) -> Result<Complaint, Complaint> {
+    let session: Value = client.get(&format!("/sessions/{}", segment(id))).await?;
+    let sandbox = word(&session, "sandbox_id");
+    let named = Complaint::failed(format!("session {id}: {sandbox}, its {}", complaint.message()));
+    Ok(match complaint.message().contains("resume it") {
+        true => named.hint(format!("cove resume {sandbox}")),
+        false => named.hint(format!("cove start {sandbox}; the variables of a stopped session are gone")),
+    })
+}
+
+async fn interrupt(client: &Client, id: &str) -> Result<Value, Complaint> {
+    client.post(&format!("/sessions/{}/interrupt", segment(id)), &json!({})).await
+}
+
+/// Where the code itself failed there is a traceback; where its interpreter did, or there is none for the language, a
+/// sentence.
+fn tell_error(error: &Value) {
+    match (word(error, "traceback").trim_end(), word(error, "name"), word(error, "value")) {
+        ("", "", "") => {}
+        ("", "", value) => say(&format!("error: {value}")),
+        ("", name, value) => say(&format!("error: {name}: {value}")),
+        (traceback, ..) => say(traceback),
+    }
 }
 
 fn write(mut to: impl std::io::Write, text: &str) -> std::io::Result<()> {

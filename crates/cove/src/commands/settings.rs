@@ -7,6 +7,7 @@ use cove_control::config::{Config, Flag, Layers, Loaded, Problem};
 
 use crate::complaint::Complaint;
 use crate::place::{Place, is_root};
+use crate::render::say;
 
 /// Flags that set a value of the configuration.
 #[derive(Debug, Default, Args)]
@@ -75,6 +76,13 @@ impl Flags {
         let environment = |name: &str| std::env::var(name).ok();
         let layers = Layers { file: file.as_deref(), environment: Some(&environment), flags: self.given() };
         let mut loaded = Loaded::new(defaults(), layers).map_err(|problems| complaint(file.as_deref(), &problems))?;
+        check_filter(&loaded.config)?;
+        // A wrong key in the file is an error. The environment is everybody's, so here it is a hint.
+        for name in std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()) {
+            if let Some(meant) = cove_control::config::misspelt(&name) {
+                say(&format!("hint: {name} sets nothing; is {meant} meant?"));
+            }
+        }
         loaded.config.data = absolute(&loaded.config.data);
         Ok(loaded)
     }
@@ -106,6 +114,11 @@ pub fn usual_file() -> Option<PathBuf> {
         home("XDG_CONFIG_HOME").or_else(|| Some(home("HOME")?.join(".config")))?.join("cove/cove.toml")
     };
     usual.exists().then_some(usual)
+}
+
+/// The log's filter is read where the log is made, and nowhere else.
+pub fn check_filter(config: &Config) -> Result<(), Complaint> {
+    crate::telemetry::filter::read(&config.log.filter).map(drop)
 }
 
 /// All problems at once, so that people do not find them one by one.

@@ -8,7 +8,7 @@ use super::change::{Target, object_of};
 use crate::client::{Client, block_on};
 use crate::complaint::Complaint;
 use crate::quantity::{Span, parse_span, show_duration};
-use crate::render::{Rows, Tone, moment, print_json, word};
+use crate::render::{Rows, Tone, moment, print_json, say, word};
 
 /// Show or change when a sandbox ends by itself
 ///
@@ -118,14 +118,30 @@ impl Timers {
     }
 }
 
+/// Where a server cannot pause, a timer stops instead: whoever asks for a pause should know.
+pub async fn tell_of_pauses(client: &Client, timers: &Timers, sandbox: &Value) {
+    if ![timers.at_timeout, timers.at_idle].iter().any(|act| matches!(act, Some(Act::Pause))) {
+        return;
+    }
+    // The timers are set; without an answer there is nothing to add.
+    let Ok(providers) = client.get::<Vec<Value>>("/providers").await else { return };
+    let provider = word(sandbox, "provider");
+    if providers.iter().any(|one| word(one, "name") == provider && one["pause"] == false) {
+        say(&format!("cove: provider {provider} cannot pause here: the sandbox is stopped instead"));
+        say("hint: `cove doctor` on the server's machine shows what is missing");
+    }
+}
+
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     let client = Client::from_environment()?;
     let target = &arguments.target;
     let sandbox: Value = block_on(async {
-        match arguments.timers.body() {
-            Some(body) => client.set(&target.sandbox, Method::PATCH, "timers", &body).await,
-            None => client.sandbox(&target.sandbox).await,
-        }
+        let sandbox = match arguments.timers.body() {
+            Some(body) => client.set(&target.sandbox, Method::PATCH, "timers", &body).await?,
+            None => client.sandbox(&target.sandbox).await?,
+        };
+        tell_of_pauses(&client, &arguments.timers, &sandbox).await;
+        Ok(sandbox)
     })?;
     let timers = &sandbox["timers"];
     if target.json {

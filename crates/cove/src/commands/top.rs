@@ -101,13 +101,19 @@ fn table(lines: &[Line]) -> Result<(), Complaint> {
         rows.add(&[
             (sandbox.called(), Tone::Plain),
             (&format!("{:.1}", sample.cpu_percent), Tone::Plain),
-            (&show_size(sample.memory), if tight { Tone::Bad } else { Tone::Plain }),
+            (&known(sample.memory, show_size), if tight { Tone::Bad } else { Tone::Plain }),
             (&show_size(sample.memory_limit), Tone::Faint),
             (&show_size(sample.disk), Tone::Plain),
-            (&sample.processes.to_string(), Tone::Plain),
+            (&known(sample.processes, |count| count.to_string()), Tone::Plain),
             (&show_size(sample.network_received), Tone::Plain),
             (&show_size(sample.network_sent), Tone::Plain),
         ]);
     }
     rows.print()
+}
+
+/// What runs has a process and some memory: nothing means that nobody counts it, as on an ordinary user's server without
+/// control groups.
+fn known(amount: u64, show: impl Fn(u64) -> String) -> String {
+    if amount == 0 { "-".to_owned() } else { show(amount) }
 }

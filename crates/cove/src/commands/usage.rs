@@ -3,18 +3,23 @@
 use clap::Args;
 use serde_json::Value;
 
-use crate::client::sandbox::path;
 use crate::client::{Client, block_on, query_string};
 use crate::complaint::Complaint;
 use crate::render::{Rows, Tone, print_json};
 
-/// Show what your organisation or one sandbox used and cost
+/// Show what your organisation or one sandbox was given and what it cost
+///
+/// What counts is what a sandbox may use, not what it does use: processors and memory while it runs, memory while it is
+/// paused, its disk until it is destroyed. TIME has all of these.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   cove usage
   cove usage box
-  cove usage --from 2026-01-01T00:00:00Z --to 2026-02-01T00:00:00Z --json")]
+  cove usage --from 2026-01-01T00:00:00Z --to 2026-02-01T00:00:00Z --json
+
+COST is in whatever currency [prices] in the server's configuration has; without prices it is 0.
+`cove top` shows what sandboxes use now.")]
 pub struct Arguments {
     /// One sandbox, by name or id [default: all]
     #[arg(add = crate::complete::sandboxes())]
@@ -36,11 +41,13 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     let mut pairs: Vec<(&str, &str)> = Vec::new();
     pairs.extend(from.as_deref().map(|at| ("from", at)));
     pairs.extend(to.as_deref().map(|at| ("to", at)));
-    let place = match &arguments.sandbox {
-        Some(sandbox) => path(sandbox)?,
-        None => String::new(),
-    };
-    let report: Value = block_on(client.get(&format!("{place}/usage{}", query_string(&pairs))))?;
+    let what = format!("/usage{}", query_string(&pairs));
+    let report: Value = block_on(async {
+        match &arguments.sandbox {
+            Some(sandbox) => client.ask_also_destroyed(sandbox, &what).await,
+            None => client.get(&what).await,
+        }
+    })?;
     if arguments.json {
         print_json(&report)?;
         return Ok(0);

@@ -8,13 +8,15 @@
 //! such a span is never made.
 
 mod export;
+pub mod filter;
 mod otlp;
 mod spans;
 
 use cove_control::config::Config;
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Layer as _, filter};
 
 use crate::complaint::Complaint;
 
@@ -31,11 +33,7 @@ impl Traces {
 
 /// To be called once, inside the runtime.
 pub fn start(config: &Config) -> Result<Traces, Complaint> {
-    let filter = EnvFilter::try_new(&config.log.filter).map_err(|error| {
-        Complaint::usage(format!("log.filter: {error}")).hint("write for example info, or warn,cove_control=debug")
-    })?;
-    let never = format!("{}=off", cove_control::trace::TARGET).parse().expect("a target and a level");
-    let filter = filter.add_directive(never);
+    let filter = filter::read(&config.log.filter)?.with_target(cove_control::trace::TARGET, LevelFilter::OFF);
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let log = log.with_ansi(!config.log.json && crate::terminal::has_colour(&std::io::stderr()));
     let log = if config.log.json { log.json().flatten_event(true).boxed() } else { log.boxed() };
@@ -43,7 +41,7 @@ pub fn start(config: &Config) -> Result<Traces, Complaint> {
         None => (None, None),
         Some(endpoint) => {
             let (spans, exporter) = export::start(endpoint, &config.telemetry.service)?;
-            let ours = filter::Targets::new().with_target(cove_control::trace::TARGET, tracing::Level::INFO);
+            let ours = Targets::new().with_target(cove_control::trace::TARGET, tracing::Level::INFO);
             (Some(spans.with_filter(ours)), Some(exporter))
         }
     };

@@ -36,6 +36,7 @@ refuses! {
     a_word_of_another_tool_within_a_verb: ["keys", "list"];
     a_verb_that_only_reset_is_like: ["rset"];
     a_verb_with_a_letter_too_many: ["lst"];
+    a_verb_that_is_a_flag: ["version"];
     an_address_without_a_network: ["run", "--network", "none", "--allow", "10.0.0.1", "--", "true"];
     a_network_that_is_not_there: ["run", "--network", "bridge", "--", "true"];
     a_mount_of_nothing: ["run", "--mount", "./nothing:/data", "--", "true"];
@@ -47,6 +48,13 @@ refuses! {
     a_host_name_with_a_blank: ["run", "--name", "my box", "--", "true"];
     a_terminal_where_there_is_none: ["run", "-it", "--", "bash"];
     a_directory_that_is_relative: ["run", "--workdir", "here", "--", "true"];
+    a_time_before_now: ["run", "--timeout", "-1s", "--", "true"];
+    a_port_that_is_a_word: ["link", "box", "http"];
+    a_moment_in_words: ["usage", "--from", "yesterday"];
+    a_resolver_that_is_none: ["create", "--resolver", "999"];
+    a_variable_that_no_shell_can_read: ["create", "--env", "A B=1"];
+    a_disk_too_small_to_start: ["run", "--disk", "1K", "--", "true"];
+    a_user_beyond_all_users: ["run", "--user", "99999999", "--", "true"];
 }
 
 #[test]

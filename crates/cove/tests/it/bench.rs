@@ -60,6 +60,43 @@ fn a_run_is_told_in_every_form_and_leaves_nothing() {
     );
 }
 
+/// Of one suite of a report, by whose it is.
+fn median(report: &Value, suite: &str, who: &str) -> f64 {
+    let suites = report["suites"].as_array().unwrap();
+    let suite = suites.iter().find(|told| told["name"] == suite).unwrap_or_else(|| panic!("no {suite} in {report}"));
+    let row = suite["rows"].as_array().unwrap().iter().find(|row| row["who"] == who);
+    row.unwrap_or_else(|| panic!("no {who} in {suite}"))["p50"].as_f64().unwrap()
+}
+
+#[test]
+fn images_are_pulled_started_built_and_copied_and_nothing_is_left() {
+    let place = TestDirectory::new();
+    let run = bench(&place, &["--quick", "--only", "images", "--json", "-"]).env("DOCKER_HOST", "unix:///nowhere");
+    let finished = run.within(LIMIT * 5).finish().expect_success();
+    assert_eq!(entries(place.path()), Vec::<String>::new());
+    let report: Value = serde_json::from_str(&finished.stdout).unwrap();
+    let suites = report["suites"].as_array().unwrap();
+    let names: Vec<_> = suites.iter().map(|suite| suite["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["pull", "build", "image", "forks", "copies"], "{report}");
+    // No package of the tests brings a registry; who has one sees it used.
+    match Command::new("docker-registry").arg("--version").output() {
+        Ok(_) => assert!(median(&report, "pull", "cove") > 0.0),
+        Err(_) => {
+            assert!(suites[0]["absent"].to_string().contains("docker-registry is not installed"), "{}", suites[0])
+        }
+    }
+    assert!(suites[2]["absent"].to_string().contains("docker"), "who does not take part is named: {}", suites[2]);
+    assert!(median(&report, "build", "cove, with cache") < median(&report, "build", "cove, without cache"));
+    assert!(median(&report, "image", "cove over HTTP, image") > 0.0);
+    assert!(median(&report, "image", "cove over HTTP, base") > 0.0);
+    assert!(median(&report, "forks", "cove, each") * 20.0 >= median(&report, "forks", "cove, all of them") * 0.99);
+    for filling in ["nothing", "64 MiB", "5,000 files"] {
+        for step in ["snapshot", "fork"] {
+            assert!(median(&report, "copies", &format!("cove, {step}, {filling}")) > 0.0);
+        }
+    }
+}
+
 #[test]
 fn interrupted_it_still_removes_everything() {
     let place = TestDirectory::new();

@@ -29,6 +29,33 @@ fn every_wrong_key_is_named_with_its_line_and_what_was_meant() {
 }
 
 #[test]
+fn a_variable_that_sets_nothing_is_noticed() {
+    let place = TestDirectory::new();
+    let shown = place.cove(["config", "show"]).env("COVE_QUOTA_SANDBOKSES", "5").finish().expect_success();
+    assert_eq!(shown.stderr, "hint: COVE_QUOTA_SANDBOKSES sets nothing; is COVE_QUOTA_SANDBOXES meant?\n");
+}
+
+/// Values of the right kind with which no server can work.
+#[test]
+fn a_file_that_is_right_starts_a_server() {
+    let place = TestDirectory::new();
+    for (text, why) in [
+        ("data = \"\"\n", ":1: data: names no directory"),
+        ("database_url = \"postgres://\"\n", ":1: database_url: names no database"),
+        ("[log]\nfilter = \"(((\"\n", "log.filter: "),
+        ("[timers]\nidle_counts = \"foo\"\n", ":2: timers.idle_counts: "),
+    ] {
+        let file = written(&place, text);
+        let told = place.cove(["config", "check", &file]).finish().expect_code(2);
+        assert!(told.stderr.contains(why), "{text}: {}", told.stderr);
+        let told = place.cove(["serve", "--config", &file]).env_remove("COVE_DATA").current_dir(place.path()).finish();
+        assert!(told.code == 2 && told.stdout.is_empty(), "{text}: {told:?}");
+        let made: Vec<_> = std::fs::read_dir(place.path()).unwrap().flatten().map(|one| one.file_name()).collect();
+        assert_eq!(made, ["cove.toml"], "{text}: nothing is made");
+    }
+}
+
+#[test]
 fn half_a_configuration_stops_the_server() {
     let place = TestDirectory::new();
     let told = place.cove(["serve", "--tls", "127.0.0.1:0", "--tls-key", "/key.pem"]).finish().expect_code(2);

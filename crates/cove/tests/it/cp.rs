@@ -48,6 +48,58 @@ fn a_copy_that_fails_leaves_the_file_that_was_here() {
 }
 
 #[test]
+fn a_program_stays_one_on_both_ways() {
+    let server = TestServer::start();
+    server.cove(["create", "--name", "box"]).finish().expect_success();
+    let folder = server.data().with_file_name("here");
+    fs::create_dir(&folder).unwrap();
+    let (job, back) = (folder.join("job"), folder.join("back"));
+    fs::write(&job, "#!/bin/sh\necho done\n").unwrap();
+    fs::set_permissions(&job, fs::Permissions::from_mode(0o755)).unwrap();
+    server.cove(["cp", job.to_str().unwrap(), "box:"]).finish().expect_success();
+    assert_eq!(server.cove(["exec", "box", "--", "./job"]).finish().expect_success().stdout, "done\n");
+    server.cove(["cp", "box:job", back.to_str().unwrap()]).finish().expect_success();
+    assert_eq!(fs::metadata(&back).unwrap().permissions().mode() & 0o111, 0o111);
+    // A secret stays one, and what is replaced keeps its mode.
+    fs::set_permissions(&job, fs::Permissions::from_mode(0o600)).unwrap();
+    server.cove(["cp", job.to_str().unwrap(), "box:secret"]).finish().expect_success();
+    server.cove(["cp", job.to_str().unwrap(), "box:job"]).finish().expect_success();
+    let modes = server.cove(["exec", "box", "--", "stat", "-c", "%a", "secret", "job"]).finish().expect_success();
+    assert_eq!(modes.stdout, "600\n755\n");
+    // The person's umask holds for what comes out.
+    server.cove(["exec", "box", "--", "chmod", "4777", "job"]).finish().expect_success();
+    let open = folder.join("open");
+    server.cove(["cp", "box:job", open.to_str().unwrap()]).finish().expect_success();
+    assert_eq!(fs::metadata(&open).unwrap().permissions().mode() & 0o7002, 0, "not for everybody to write");
+}
+
+#[test]
+fn a_folder_comes_out_as_an_archive_and_a_pipe_stays_where_it_is() {
+    let server = TestServer::start();
+    server.cove(["create", "--name", "box"]).finish().expect_success();
+    let folder = server.data().with_file_name("here");
+    fs::create_dir_all(folder.join("deep")).unwrap();
+    fs::write(folder.join("deep/file"), "text").unwrap();
+    let made = std::process::Command::new("mkfifo").arg(folder.join("deep/pipe")).status().unwrap();
+    assert!(made.success());
+    let copied = server.cove(["cp", folder.to_str().unwrap(), "box:work"]).finish().expect_success();
+    assert!(copied.stderr.contains("deep/pipe is not a file, folder or link: left out"), "{}", copied.stderr);
+    let seen = server.cove(["exec", "box", "--", "ls", "work/deep"]).finish().expect_success();
+    assert_eq!(seen.stdout, "file\n");
+    let archive = server.cove(["cp", "box:work", "-"]).finish().expect_success().stdout;
+    assert!(archive.contains("deep/file") && archive.contains("text"), "{archive:?}");
+    let mut shown = Terminal::start(&server.data(), on_a_terminal(&server, &["cp", "box:work", "-"]));
+    shown.sees("its archive does not go to a terminal");
+    assert_eq!(shown.ends(), 2);
+}
+
+fn on_a_terminal(server: &TestServer, arguments: &[&str]) -> Vec<String> {
+    let (url, key) = (format!("COVE_URL={}", server.url()), format!("COVE_API_KEY={}", server.key()));
+    let program = cove_testkit::program::cove_path().to_str().unwrap().to_owned();
+    ["env".to_owned(), url, key, program].into_iter().chain(arguments.iter().map(|one| (*one).to_owned())).collect()
+}
+
+#[test]
 fn an_upload_that_breaks_off_leaves_what_was_inside() {
     let server = TestServer::start();
     server.cove(["create", "--name", "box"]).finish().expect_success();

@@ -168,10 +168,11 @@ const NOT_RUN: [(&str, &str); 6] = [
 ];
 
 /// Parts of lines that cannot run here.
-const NEEDS: [(&str, &str); 5] = [
+const NEEDS: [(&str, &str); 6] = [
     (" ID", "stands for an id"),
     ("example.com:443", "the internet"),
-    ("template build", "the package index"),
+    ("template build code-interpreter", "the package index"),
+    ("--image ", "a registry"),
     ("completions zsh", "zsh"),
     ("completions fish", "fish"),
 ];

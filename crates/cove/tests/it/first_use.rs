@@ -31,6 +31,34 @@ fn a_second_server_on_a_directory_says_who_has_it_and_nothing_else() {
     assert!(second.stderr.contains("hint: "), "{}", second.stderr);
 }
 
+/// Such a server could start, and then no sandbox could.
+#[test]
+fn a_server_whose_files_cannot_be_shown_with_other_ids_does_not_start_and_says_why() {
+    if !cove_testkit::need::root() {
+        return;
+    }
+    let place = TestDirectory::new();
+    let data = place.data();
+    // An overlay, as the root of a container is, in a mount namespace that ends with the program.
+    let script = "mkdir -p \"$1\"; mount -t tmpfs tmpfs /mnt; mkdir /mnt/lower /mnt/upper /mnt/work
+        mount -t overlay overlay -o lowerdir=/mnt/lower,upperdir=/mnt/upper,workdir=/mnt/work \"$1\"
+        shift; exec \"$@\"";
+    let mut words = ["unshare", "--mount", "sh", "-ec", script, "sh"].map(std::ffi::OsString::from).to_vec();
+    words.push(data.clone().into());
+    words.push(cove_testkit::program::cove_path().into());
+    let cove = |arguments: &[&str]| cove_testkit::Cove::by(&words, &data).args(arguments).finish();
+
+    let refused = cove(&["serve", "--listen", "127.0.0.1:0"]).expect_code(1);
+    assert_eq!(refused.stdout, "", "no banner of a server that does not serve");
+    assert!(refused.stderr.contains("filesystem without id-mapped mounts"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("\nhint: `cove doctor`"), "{}", refused.stderr);
+    let doctor = cove(&["doctor"]).expect_code(1);
+    let is_missing = |line: &str| line.starts_with("idmapped data directory") && line.contains("MISSING");
+    assert!(doctor.stdout.lines().any(is_missing), "{}", doctor.stdout);
+    let run = cove(&["run", "--", "true"]).expect_code(125);
+    assert!(run.stderr.contains("filesystem without id-mapped mounts"), "{}", run.stderr);
+}
+
 /// The server's log until it says that it is ready, started with an address of its own choosing.
 fn log_of_a_server_on(address: &str) -> String {
     let place = TestDirectory::new();
@@ -55,6 +83,21 @@ fn a_server_that_strangers_can_reach_says_so() {
     assert!(open.contains("can be reached from other machines without TLS"), "{open}");
     let own = log_of_a_server_on("127.0.0.1:0");
     assert!(!own.contains("without TLS"), "{own}");
+}
+
+/// With the data directory alone, whatever port it listens on.
+#[test]
+fn the_verbs_find_the_server_of_their_data_directory() {
+    let mut server = TestServer::start();
+    let (data, address, key) = (server.data(), server.address().to_owned(), server.key());
+    let cove = |verb: &str| cove_testkit::Cove::new(&data).env("COVE_API_KEY", key).args([verb]).finish();
+    server.cove(["create", "--name", "box"]).finish().expect_success();
+    assert!(cove("ls").expect_success().stdout.contains("box"));
+    server.kill();
+    let lost = cove("ls").expect_code(1);
+    assert!(lost.stderr.contains(&format!("no server answers at http://{address}")), "{}", lost.stderr);
+    server.restart();
+    cove("ls").expect_success();
 }
 
 #[test]

@@ -27,6 +27,17 @@ fn a_commands_outcome_is_one_object() {
     }
     let late = server.cove(["exec", "--json", "--timeout", "300ms", "box", "--", "sleep", "60"]).finish();
     assert_eq!((late.code, &read(&late.stdout)["timed_out"]), (124, &json!(true)), "{late:?}");
+    // Also where the program could not be run.
+    let place = cove_testkit::server::TestDirectory::new();
+    for lost in
+        [place.cove(["run", "--json", "--", "/nothing"]), server.cove(["exec", "--json", "box", "--", "/nothing"])]
+    {
+        let lost = lost.finish().expect_code(127);
+        let outcome = read(&lost.stdout);
+        assert_eq!(outcome["exit_code"], 127, "{outcome}");
+        assert!(outcome["error"].as_str().is_some_and(|why| why.contains("/nothing")), "{outcome}");
+        assert!(lost.stderr.starts_with("error: "), "{}", lost.stderr);
+    }
     let fed = server.cove(["exec", "--json", "box", "--", "wc", "-c"]).input("12345").finish().expect_success();
     assert_eq!(read(&fed.stdout)["stdout"], "5\n");
 }

@@ -1,7 +1,7 @@
 //! Without root: the same stories as an ordinary user, and what is refused.
 
 use std::ffi::OsString;
-use std::io::Read;
+use std::io::{BufRead, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
@@ -30,7 +30,7 @@ fn output_exit_code_and_user_are_as_with_root() {
 fn another_user_than_the_one_there_is_is_refused() {
     let user = OrdinaryUser::new();
     let finished = user.cove(["run", "--user", "33", "--", "true"]).finish().expect_code(125);
-    assert!(finished.stderr.contains("has no place for this id"), "{}", finished.stderr);
+    assert!(finished.stderr.contains("has no place for this id: this sandbox has one user id"), "{}", finished.stderr);
 }
 
 #[test]
@@ -80,6 +80,40 @@ fn the_limit_on_processes_holds_without_control_groups_and_for_each_sandbox_alon
     assert_eq!(full.finish().code, 0);
 }
 
+/// The index is not there: what counts is that the recipe runs, without the limits that cannot be held here.
+#[test]
+fn a_template_is_built_with_the_limits_that_hold() {
+    let server = ordinary::serve();
+    let build = || {
+        let build = server.cove(["template", "build", "code-interpreter", "--small"]);
+        let build = build.env("PIP_INDEX_URL", "http://127.0.0.1:9/simple").env("PIP_DEFAULT_TIMEOUT", "1");
+        build.within(Duration::from_secs(120))
+    };
+    let built = build().finish();
+    assert_eq!(built.code, 1, "the recipe's own failure, not that of a limit: {}", built.stderr);
+    assert!(
+        built.stderr.contains("installing ") && built.stderr.contains("No matching distribution"),
+        "{}",
+        built.stderr
+    );
+    // Ctrl-C is no failure of the recipe.
+    let mut interrupted = build().spawn();
+    let mut said = String::new();
+    let mut lines = std::io::BufReader::new(interrupted.child.stderr.as_mut().unwrap());
+    while !said.contains("installing ") {
+        assert_ne!(lines.read_line(&mut said).unwrap(), 0, "{said}");
+    }
+    interrupted.signal(rustix::process::Signal::INT);
+    let ended = interrupted.finish().expect_code(130);
+    assert!(ended.stderr.contains("the build is cancelled"), "{}", ended.stderr);
+    // What takes no index is built.
+    let build = ["template", "build", "tools", "--from", "base", "--run", "echo made > /opt/made"];
+    server.cove(build).finish().expect_success();
+    server.cove(["create", "--name", "box", "--template", "tools"]).finish().expect_success();
+    assert_eq!(server.cove(["exec", "box", "--", "cat", "/opt/made"]).finish().expect_success().stdout, "made\n");
+    server.cove(["rm", "box"]).finish().expect_success();
+}
+
 #[test]
 fn a_disk_limit_holds_in_memory() {
     let user = OrdinaryUser::new();
@@ -89,21 +123,22 @@ fn a_disk_limit_holds_in_memory() {
     assert!(finished.stdout.trim().parse::<u64>().unwrap() <= 20 << 20, "{}", finished.stdout);
 }
 
+/// Also one that lies among Cove's own files: `data` is where these users' templates are.
 #[test]
 fn folders_are_the_users_own_to_read_or_to_write() {
-    for ids in [Ids::Single, Ids::Range] {
+    for (ids, name) in [(Ids::Single, "mine"), (Ids::Range, "mine"), (Ids::Range, "data")] {
         let user = OrdinaryUser::with(ids);
-        let folder = user.folder("data");
+        let folder = user.folder(name);
         std::fs::write(folder.join("there"), "hello").unwrap();
         let (read, write) = (format!("{}:/data", folder.display()), format!("{}:/data:rw", folder.display()));
         let script = "cat /data/there; touch /data/x 2>/dev/null || echo no";
         let finished = user.cove(["run", "--mount", &read, "--", "sh", "-c", script]).finish().expect_success();
         assert_eq!(finished.stdout, "hellono\n");
-        let script = "echo new > /data/made; echo h > ~/home && cat ~/home";
+        let script = "echo new > /data/made && echo h > ~/home && cat ~/home";
         let finished = user.cove(["run", "--mount", &write, "--", "sh", "-c", script]).finish().expect_success();
         assert_eq!(finished.stdout, "h\n");
         let made = folder.join("made").metadata().unwrap();
-        assert_eq!((made.uid(), made.len()), (user.uid, 4), "{ids:?}");
+        assert_eq!((made.uid(), made.len()), (user.uid, 4), "{ids:?} {name}");
     }
 }
 
@@ -127,7 +162,13 @@ fn memory_holds_where_root_handed_control_groups_over() {
     if !Path::new("/sys/fs/cgroup/memory/tasks").exists() {
         return skip(Need::ControlGroupsV1, "there is no /sys/fs/cgroup/memory/tasks");
     }
-    assert!(refused.stderr.contains("chown -R") && refused.stderr.contains(realm.trim()), "{}", refused.stderr);
+    // The hint is two commands, with whole paths.
+    let group = format!("/sys/fs/cgroup/memory/{}", realm.trim());
+    for part in ["type as root: mkdir -p ", &group, &format!(" && chown -R {} ", user.uid)] {
+        assert!(refused.stderr.contains(part), "{part}: {}", refused.stderr);
+    }
+    let doctor = user.cove(["doctor"]).finish();
+    assert!(doctor.stdout.contains(&group) && !doctor.stdout.contains("cove-doctor-"), "{}", doctor.stdout);
     let trees = ["memory", "cpu", "pids", "cpuset", "freezer", "cpuacct", "unified"];
     let handed = trees.map(|tree| Path::new("/sys/fs/cgroup").join(tree)).into_iter().filter(|tree| tree.exists());
     let handed: Vec<_> = handed.map(|tree| tree.join(realm.trim())).collect();
@@ -254,6 +295,10 @@ fn the_doctor_tells_what_holds_and_what_would_help() {
         findings.iter().find(|finding| finding["name"] == name).unwrap_or_else(|| panic!("no {name} in {report}"))
     };
     assert_eq!(finding("without root")["verdict"], "ok");
+    // Without groups of its own the host's controllers are of no use to this user.
+    if finding("control groups")["verdict"] != "ok" {
+        assert_ne!(finding("controller memory")["verdict"], "ok", "{report}");
+    }
     assert_eq!(finding("nftables")["verdict"], "ok", "{}", finding("nftables"));
     assert_eq!(finding("limits on processes")["verdict"], "ok");
     assert!(finding("user ids")["remedy"].as_str().unwrap().contains("subuids"), "{}", finding("user ids"));
@@ -282,6 +327,8 @@ fn a_server_keeps_its_sandboxes_over_stop_start_and_its_own_death() {
     let mut server = ordinary::serve();
     let made = server.request("POST", "/api/sandboxes", Some(&json!({"name": "box"}))).expect_status(201).json();
     assert_eq!(made["unheld"], json!(["cpus", "memory", "disk"]));
+    let top = server.cove(["top", "--once"]).finish().expect_success().stdout;
+    assert!(top.contains(" -  "), "what nobody counts is not shown as nothing: {top}");
     let say = |server: &cove_testkit::TestServer, script: &str| {
         server.cove(["exec", "box", "--", "sh", "-c", script]).finish().expect_success().stdout
     };
@@ -295,6 +342,25 @@ fn a_server_keeps_its_sandboxes_over_stop_start_and_its_own_death() {
     server.cove(["rm", "box"]).finish().expect_success();
     let mode = server.data().metadata().unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
+}
+
+/// Its files come back without the disk limit that cannot be held here, as they were made without.
+#[test]
+fn an_archived_sandbox_comes_back() {
+    let user = OrdinaryUser::with(Ids::Range);
+    for server in [ordinary::serve(), user.serve()] {
+        server.cove(["create", "--name", "box"]).finish().expect_success();
+        let script = "echo kept > note; mkdir -p deep/er; ln -s note link; chmod 600 note";
+        server.cove(["exec", "box", "--", "sh", "-c", script]).finish().expect_success();
+        server.cove(["stop", "box"]).finish().expect_success();
+        server.cove(["archive", "box"]).finish().expect_success();
+        let state = || server.request("GET", "/api/sandboxes/box", None).json()["state"].clone();
+        until_some("it is archived", LIMIT, || (state() == "archived").then_some(()));
+        server.cove(["start", "box"]).finish().expect_success();
+        let found = server.cove(["exec", "box", "--", "sh", "-c", "cat link; stat -c %a note; ls deep"]).finish();
+        assert_eq!(found.expect_success().stdout, "kept\n600\ner\n");
+        server.cove(["rm", "box"]).finish().expect_success();
+    }
 }
 
 #[test]
@@ -323,6 +389,15 @@ fn a_server_refuses_what_it_cannot_hold() {
         let told = answer.expect_status(400).text();
         assert!(told.contains(&format!("limits.{limit} cannot be held")), "{told}");
     }
+    // A person reads the remedy on a line of its own, and whose machine is meant.
+    let refused = server.cove(["create", "--memory", "512M"]).finish().expect_code(1);
+    assert!(!refused.stderr.lines().next().unwrap_or_default().contains("hint"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("\nhint: on the server's machine: "), "{}", refused.stderr);
+    // Nothing can be frozen here: who asks for a pause hears what happens instead.
+    let paused = server.cove(["create", "--name", "sleeper", "--at-idle", "pause"]).finish().expect_success();
+    assert!(paused.stderr.contains("cannot pause here: the sandbox is stopped instead"), "{}", paused.stderr);
+    let set = server.cove(["timers", "sleeper", "--at-idle", "pause"]).finish().expect_success();
+    assert!(set.stderr.contains("cannot pause here"), "{}", set.stderr);
     let asked = json!({"name": "box", "limits": {"pids": 30}});
     server.request("POST", "/api/sandboxes", Some(&asked)).expect_status(201);
     let script = "for i in $(seq 60); do sleep 30 & done";
@@ -331,6 +406,57 @@ fn a_server_refuses_what_it_cannot_hold() {
     assert!(finished.code != 0 && finished.stderr.contains("cannot pause"), "{}", finished.stderr);
     let changed = server.request("PATCH", "/api/sandboxes/box/limits", Some(&json!({"memory": 1 << 30})));
     assert!(changed.expect_status(400).text().contains("limits.memory cannot be held"));
+    // What is shown is what holds.
+    let providers = server.request("GET", "/api/providers", None).expect_status(200).json();
+    assert_eq!(providers[0]["resize"], false, "{providers}");
+    let changed = server.request("PATCH", "/api/sandboxes/box/limits", Some(&json!({"pids": 60})));
+    assert!(changed.expect_status(400).text().contains("cannot resize a running sandbox"));
+    server.cove(["stop", "box"]).finish().expect_success();
+    server.request("PATCH", "/api/sandboxes/box/limits", Some(&json!({"pids": 60}))).expect_status(200);
+}
+
+/// Nothing can be frozen here: processes are stopped for a moment, and go on.
+#[test]
+fn templates_snapshots_forks_and_volumes_are_made_without_root() {
+    let user = OrdinaryUser::with(Ids::Range);
+    for (server, ids) in [(ordinary::serve(), Ids::Single), (user.serve(), Ids::Range)] {
+        let told = |arguments: &[&str]| server.cove(arguments.iter().copied()).finish().expect_success();
+        let inside = |sandbox: &str, line: &str| told(&["exec", sandbox, "--", "sh", "-c", line]).stdout;
+        let template = match ids {
+            Ids::Single => "base",
+            // Steps are root's, who is another than the user of the sandbox.
+            Ids::Range => {
+                told(&["template", "build", "tools", "--from", "base", "--run", "echo made > /etc/made"]);
+                told(&["template", "build", "more", "--from", "tools", "--run", "id -u > /etc/who"]);
+                "more"
+            }
+        };
+        told(&["create", "--name", "box", "--template", template, "--checkpoints", "3"]);
+        if ids == Ids::Range {
+            assert_eq!(inside("box", "cat /etc/made /etc/who"), "made\n0\n");
+        }
+        // What runs meanwhile goes on.
+        inside("box", "echo one > ~/state; (sleep 300 > /dev/null 2>&1 &)");
+        told(&["snapshot", "create", "box", "--name", "before"]);
+        assert_eq!(inside("box", "echo two > ~/state; cut -d' ' -f3 /proc/$(pgrep -o sleep)/stat"), "S\n");
+        told(&["fork", "box", "--name", "copy"]);
+        assert_eq!(inside("copy", "cat ~/state"), "two\n");
+        told(&["create", "--name", "again", "--template", "before"]);
+        assert_eq!(inside("again", "cat ~/state"), "one\n");
+
+        let refused = server.cove(["volume", "create", "data", "--size", "1G"]).finish().expect_code(1);
+        assert!(refused.stderr.contains("size cannot be held"), "{}", refused.stderr);
+        let made = told(&["volume", "create", "data"]);
+        assert!(made.stderr.contains("nothing limits it"), "{}", made.stderr);
+        assert!(told(&["volume", "show", "data"]).stdout.contains("without a limit"));
+        for name in ["writer", "reader"] {
+            told(&["create", "--name", name, "--volume", "data:/data"]);
+        }
+        inside("writer", "echo shared > /data/file");
+        assert_eq!(inside("reader", "cat /data/file"), "shared\n");
+        told(&["rm", "box", "copy", "again", "writer", "reader"]);
+        told(&["volume", "rm", "data"]);
+    }
 }
 
 /// A measurement takes part as far as an ordinary user's rights go, says what does not, and leaves nothing.

@@ -26,7 +26,7 @@ fn an_ordinary_user_gets_rid_of_everything() {
         }
         let refused = user.cove(["reset", "--yes", "--data", data]).finish().expect_code(1);
         assert!(refused.stderr.contains("has the data directory"), "{}", refused.stderr);
-        assert!(refused.stderr.contains("hint: stop that server first"), "{}", refused.stderr);
+        assert!(refused.stderr.contains("hint: stop that server first, and wait"), "{}", refused.stderr);
 
         // The sandbox goes on without a server, and ends here.
         server.kill();

@@ -114,6 +114,37 @@ fn out_of_memory_is_told_with_the_largest_process() {
 }
 
 #[test]
+fn memory_that_files_took_is_not_blamed_on_a_process() {
+    if !cove_engine::kernel::has(cove_engine::kernel::TMPFS_ATTRIBUTES) {
+        return; // Files are on disk there.
+    }
+    let place = TestDirectory::new();
+    let write = "head -c 200M /dev/zero > big";
+    let finished = place.cove(["run", "--memory", "64M", "--", "sh", "-c", write]).finish();
+    assert!(finished.stderr.contains("of it by files that the command wrote"), "{finished:?}");
+    assert!(finished.stderr.contains("hint: --disk 256M"), "{finished:?}");
+    let kept = place.cove(["run", "--memory", "64M", "--disk", "256M", "--", "sh", "-c", write]).finish();
+    assert_eq!(kept.code, 0, "the hint is right: {kept:?}");
+}
+
+#[test]
+fn a_command_that_fails_at_a_limit_is_told_which() {
+    let place = TestDirectory::new();
+    let fork = "import os, time\nfor _ in range(30):\n    if os.fork() == 0: time.sleep(20); os._exit(0)";
+    let few = place.cove(["run", "--pids", "10", "--", "python3", "-c", fork]).finish();
+    assert_ne!(few.code, 0, "{few:?}");
+    assert!(
+        few.stderr.contains("cove: no more processes: all 10") && few.stderr.contains("hint: --pids 20"),
+        "{few:?}"
+    );
+    let small = place.cove(["run", "--disk", "20M", "--", "sh", "-c", "head -c 60M /dev/zero > big"]).finish();
+    assert_ne!(small.code, 0, "{small:?}");
+    assert!(small.stderr.contains("cove: disk full: ") && small.stderr.contains("hint: --disk 40M"), "{small:?}");
+    let own = place.cove(["run", "--", "sh", "-c", "exit 3"]).finish().expect_code(3);
+    assert_eq!(own.stderr, "", "a failure of its own is nobody's limit");
+}
+
+#[test]
 fn limits_are_what_the_command_sees() {
     let place = TestDirectory::new();
     let finished = place.cove(["run", "--cpus", "1", "--", "nproc"]).finish().expect_success();
@@ -121,6 +152,15 @@ fn limits_are_what_the_command_sees() {
     let fork = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do sleep 5 & done; echo all";
     let finished = place.cove(["run", "--pids", "10", "--", "sh", "-c", fork]).finish();
     assert!(!finished.stdout.contains("all") || finished.stderr.contains("fork"), "{finished:?}");
+}
+
+#[test]
+fn df_shows_a_disk_that_was_just_filled() {
+    let place = TestDirectory::new();
+    let fill = "head -c 200M /dev/zero > big 2> /dev/null || df -k . | tail -n 1 | tr -s ' ' | cut -d' ' -f2,3";
+    let finished = place.cove(["run", "--disk", "100M", "--", "sh", "-c", fill]).finish();
+    let told: Vec<u64> = finished.stdout.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+    assert!(told.len() == 2 && told[0] == 100 << 10 && told[1] > 90 << 10, "{finished:?}");
 }
 
 #[test]

@@ -50,6 +50,22 @@ fn nobody_gets_in_at_the_doors_of_a_server() {
     assert_eq!(finished.code, 0);
 }
 
+#[test]
+fn probes_are_listed_without_being_tried() {
+    let place = TestDirectory::new();
+    let listed = place.cove(["redteam", "--list", "--json"]).finish().expect_success().stdout;
+    let listed: Vec<Value> = serde_json::from_str(&listed).unwrap();
+    for part in ["engine", "doors"] {
+        assert!(listed.iter().any(|probe| probe["part"] == part && probe["verdict"].is_null()), "{part}");
+    }
+    let first = cove_probe::all().next().unwrap();
+    let table = place.cove(["redteam", "--list"]).finish().expect_success().stdout;
+    assert!(table.contains(first.name) && table.contains(first.meaning), "{table}");
+    assert_eq!(table.lines().count(), listed.len() + 1);
+    let wrong = place.cove(["redteam", "cannot_be_a_probe"]).finish().expect_code(2);
+    assert!(wrong.stderr.contains("hint: `cove redteam --list`"), "{}", wrong.stderr);
+}
+
 probes! {
     cannot_read_the_hosts_shadow_file
     cannot_see_roots_home

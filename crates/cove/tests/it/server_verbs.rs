@@ -40,11 +40,34 @@ fn an_organisation_has_keys_and_a_quota_of_its_own() {
     assert_eq!(after["sandboxes"], before["sandboxes"], "what is not named stays");
     let shown = server.cove(["orgs", "quota", "acme"]).finish().expect_success().stdout;
     assert!(shown.contains("512 MiB"), "{shown}");
+    let shown = server.cove(["orgs", "quota", "acme", "--pids", "77"]).finish().expect_success().stdout;
+    assert!(shown.lines().any(|line| line.starts_with("processes of one sandbox") && line.contains("77")), "{shown}");
+    let shown = server.cove(["orgs", "quota", "acme", "--disks", "5G"]).finish().expect_success().stdout;
+    assert!(shown.lines().any(|line| line.starts_with("disks of all sandboxes") && line.contains("5 GiB")), "{shown}");
+    let missing = server.cove(["orgs", "quota", "nobody"]).finish().expect_code(1);
+    assert!(missing.stderr.contains("hint: `cove orgs ls`"), "{}", missing.stderr);
     assert!(server.cove(["orgs", "ls"]).finish().expect_success().stdout.contains("Acme Ltd."));
     server.cove(["orgs", "quota", "nobody"]).finish().expect_code(1);
     server.cove(["orgs", "quota", "acme", "--running", "many"]).finish().expect_code(2);
     let stranger = server.cove(["orgs", "create", "mine"]).env("COVE_API_KEY", key.trim()).finish();
     assert_eq!(stranger.code, 1, "{stranger:?}");
+}
+
+/// What `cove help create` says about flags that are not given.
+#[test]
+fn the_defaults_in_the_help_are_those_of_the_server() {
+    let server = TestServer::start();
+    let help = server.cove(["help", "create"]).finish().expect_success().stdout;
+    let (_, defaults) = help.split_once("The same as giving no flag").expect("the help names the defaults");
+    let (_, defaults) = defaults.split_once("cove create ").unwrap();
+    let flags: Vec<&str> = defaults.split_whitespace().filter(|word| *word != "\\").collect();
+    assert!(flags.contains(&"--memory") && flags.contains(&"--idle"), "{help}");
+    server.cove(["create", "--name", "plain"]).finish().expect_success();
+    server.cove(["create", "--name", "spelled"].into_iter().chain(flags)).finish().expect_success();
+    let [plain, spelled] = ["plain", "spelled"].map(|name| told(&server, &["inspect", name]));
+    for part in ["limits", "timers", "network"] {
+        assert_eq!(plain[part], spelled[part], "{part}");
+    }
 }
 
 #[test]
@@ -93,14 +116,53 @@ fn a_session_keeps_its_variables() {
     assert_eq!(said.stdout, "42\n");
     let value = server.cove(["sessions", "run", id, "-"]).input("x * 8").finish().expect_success();
     assert_eq!(value.stdout, "48\n");
+    // What pip puts into a folder that was not there when the interpreter began is found, in the same cell.
+    let install = "import os, site; p = site.getusersitepackages() + '/sudden'; os.makedirs(p); \
+                   open(p + '/__init__.py', 'w').write('x = 6'); import sudden; sudden.x";
+    let found = server.cove(["sessions", "run", id, install]).finish().expect_success();
+    assert_eq!(found.stdout, "6\n");
     let failed = server.cove(["sessions", "run", id, "1 / 0"]).finish();
     assert!(failed.code != 0 && failed.stderr.contains("ZeroDivisionError"), "{failed:?}");
+    let ended = server.cove(["sessions", "run", id, "import os; os._exit(3)"]).finish();
+    assert!(ended.code != 0 && ended.stderr.contains("exited with code 3"), "{ended:?}");
+    let unknown = server.cove(["sessions", "run", id, "puts 1", "--language", "ruby"]).finish();
+    assert!(unknown.code != 0 && unknown.stderr.contains("ruby"), "{unknown:?}");
     assert!(server.cove(["sessions", "ls"]).finish().expect_success().stdout.contains(id));
     assert_eq!(told(&server, &["sessions", "show", "--json", id])["session_id"], id);
     assert_eq!(told(&server, &["sessions", "artifacts", "--json", id]), json!([]));
+    // A sandbox of the person's own is not woken: it is named, with what was lost.
+    server.cove(["create", "--name", "box"]).finish().expect_success();
+    let sandbox = told(&server, &["inspect", "box"])["id"].as_str().unwrap().to_owned();
+    let there = server.cove(["sessions", "create", "--sandbox", &sandbox]).finish().expect_success().stdout;
+    server.cove(["stop", "box"]).finish().expect_success();
+    let asleep = server.cove(["sessions", "run", there.trim(), "x"]).finish().expect_code(1);
+    assert!(asleep.stderr.contains(&format!("hint: cove start {sandbox}; the variables")), "{}", asleep.stderr);
     server.cove(["sessions", "rm", id]).finish().expect_success();
     let missing = server.cove(["sessions", "run", "nothing", "1"]).finish().expect_code(1);
     assert!(missing.stderr.contains("nothing"), "{}", missing.stderr);
+}
+
+#[test]
+fn code_that_runs_is_interrupted_and_keeps_its_variables() {
+    let server = TestServer::start();
+    let id = server.cove(["sessions", "create"]).finish().expect_success().stdout;
+    let id = id.trim();
+    server.cove(["sessions", "run", id, "x = 6"]).finish().expect_success();
+    assert_eq!(told(&server, &["sessions", "interrupt", "--json", id]), json!({ "interrupted": 0 }));
+    let begun = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        let running =
+            scope.spawn(|| server.cove(["sessions", "run", id, "import time; print('on'); time.sleep(120)"]).finish());
+        // What has not begun yet is not interrupted: as a person would, again.
+        until("the code is interrupted", LIMIT, || {
+            server.cove(["sessions", "interrupt", id]).finish().expect_success();
+            running.is_finished()
+        });
+        let ended = running.join().unwrap();
+        assert!(ended.code == 1 && ended.stderr.contains("KeyboardInterrupt"), "{ended:?}");
+    });
+    assert!(begun.elapsed().as_secs() < 60, "{:?}", begun.elapsed());
+    assert_eq!(server.cove(["sessions", "run", id, "print(x)"]).finish().expect_success().stdout, "6\n");
 }
 
 #[test]

@@ -96,9 +96,12 @@ fn nobody_is_reached_unless_somebody_asks() {
     assert!(shown.contains("203.0.113.7:443") && shown.contains("nobody"), "{shown}");
     // One that was born without can have one after a start.
     let refused = server.cove(["network", "box", "full"]).finish().expect_code(1);
-    assert!(refused.stderr.contains("stop it to give it one"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("stop it, give it one, and start it again"), "{}", refused.stderr);
+    assert_eq!(refused.stderr.matches("sandbox").count(), 1, "named once: {}", refused.stderr);
     server.cove(["stop", "box"]).finish().expect_success();
     server.cove(["network", "box", "full"]).finish().expect_success();
+    server.cove(["start", "box"]).finish().expect_success();
+    assert_eq!(told(&server, &["network", "--json", "box"])["access"], "open");
     server.cove(["network", "box", "--allow", "1.2.3.4"]).finish().expect_code(2);
     server.cove(["network", "box", "none", "--allow", "10.0.0.0/99"]).finish().expect_code(2);
 }
@@ -152,18 +155,29 @@ fn spoken(address: &str, request: &str) -> String {
 fn a_link_opens_a_port_and_ports_are_listed() {
     let server = TestServer::start();
     box_on(&server);
-    let serve = "mkdir www; cd www; echo hello > index.html; python3 -m http.server 8000";
-    server.cove(["exec", "-d", "box", "--", "sh", "-c", serve]).finish().expect_success();
+    let serve = "mkdir www; cd www; echo hello > index.html; exec python3 -m http.server 8000";
+    let early = server.cove(["link", "box", "8000"]).finish().expect_success();
+    assert!(early.stderr.contains("hint: nothing listens on port 8000 inside yet"), "{}", early.stderr);
+    let pid = server.cove(["exec", "-d", "box", "--", "sh", "-c", serve]).finish().expect_success().stdout;
     until("it listens", LIMIT, || server.cove(["ports", "box"]).finish().expect_success().stdout.contains("8000"));
     let link = server.cove(["link", "box", "8000", "--expires", "10m"]).finish().expect_success();
-    assert!(link.stderr.contains("port 8000"), "{}", link.stderr);
+    assert!(link.stderr.contains("port 8000") && !link.stderr.contains("nothing listens"), "{}", link.stderr);
     let (name, path) = link.stdout.trim().trim_start_matches("http://").split_once('/').expect("a link");
     assert!(name.starts_with("8000-") && name.contains(".localhost:"), "{name}");
     // A program needs no cookie; `localhost` leads to this machine whatever stands before it.
     let request = format!("GET /{path} HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n");
     let answer = spoken(server.address(), &request);
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("hello"), "{answer}");
-    assert_eq!(told(&server, &["ports", "--json", "box"])[0]["port"], 8000);
+    let port = told(&server, &["ports", "--json", "box"])[0].clone();
+    assert_eq!((&port["port"], &port["process"]), (&json!(8000), &json!("python3")));
+    assert_eq!(port["pid"].to_string(), pid.trim(), "the process of another user than the guest's");
+    let open = server.cove(["link", "box", "8000", "--public"]).finish().expect_success();
+    assert!(!open.stdout.contains("cove_token") && open.stderr.contains("--private"), "{open:?}");
+    let (name, path) = open.stdout.trim().trim_start_matches("http://").split_once('/').expect("a link");
+    let request = format!("GET /{path} HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n");
+    assert!(spoken(server.address(), &request).contains("hello"), "without a token");
+    server.cove(["link", "box", "8000", "--private"]).finish().expect_success();
+    assert!(spoken(server.address(), &request).starts_with("HTTP/1.1 40"), "and closed again");
     server.cove(["link", "box", "0"]).finish().expect_code(2);
     server.cove(["link", "box", "http"]).finish().expect_code(2);
 }

@@ -1,8 +1,10 @@
 //! Verbs in a real terminal, against a real server: what a person types and sees.
 
+use std::io::Read;
 use std::time::Duration;
 
 use cove_testkit::{Terminal, TestServer};
+use rustix::process::Signal;
 use serde_json::Value;
 
 fn in_terminal(server: &TestServer, arguments: &[&str]) -> Terminal {
@@ -41,20 +43,45 @@ fn a_shell_is_a_real_one_and_leaves_the_terminal_as_it_was() {
     assert!(refused.stderr.contains("hint: cove exec box -- "), "{}", refused.stderr);
 }
 
+/// Tells the size of its terminal now and with each SIGWINCH; ends with the code that is typed.
+pub const TELLS_SIZES: &str = "import os, signal, sys
+def tell(*_):
+    size = os.get_terminal_size(0)
+    os.write(1, f'now:{size.lines} {size.columns}:\\n'.encode())
+signal.signal(signal.SIGWINCH, tell)
+tell()
+sys.exit(int(sys.stdin.readline()))";
+
 #[test]
 fn a_command_gets_a_terminal_of_the_right_size_and_its_changes() {
     let server = TestServer::start();
     server.cove(["create", "--name", "box"]).finish().expect_success();
-    let mut command = in_terminal(&server, &["exec", "-it", "box", "--", "bash", "--norc"]);
-    command.waits_for_raw_mode();
-    command.types("trap 'echo now:$(stty size):' WINCH; echo set-$((1+1))\r");
-    command.sees("set-2");
-    command.resize(50, 132);
-    command.types("\r");
-    command.sees("now:50 132:");
-    command.types("exit 3\r");
+    // Not a trap of bash: it waits for the next key where the signal comes as bash begins to read, and a signal that comes
+    // during the trap is forgotten.
+    let mut command = in_terminal(&server, &["exec", "-it", "box", "--", "python3", "-c", TELLS_SIZES]);
+    command.sees("now:24 80:");
+    for (rows, columns) in [(50, 132), (30, 100)] {
+        command.resize(rows, columns);
+        command.sees(&format!("now:{rows} {columns}:"));
+    }
+    command.types("3\r");
     assert_eq!(command.ends(), 3);
     assert!(command.is_cooked());
+}
+
+/// It changes at any moment between the start of the program and that of the command.
+#[test]
+fn a_size_that_changes_while_a_command_starts_is_not_lost() {
+    let server = TestServer::start();
+    server.cove(["create", "--name", "box"]).finish().expect_success();
+    let script = "until [ \"$(stty size)\" = '50 132' ]; do sleep 0.05; done; echo right";
+    for pause in [0, 20, 50, 100, 200] {
+        let mut command = in_terminal(&server, &["exec", "-it", "box", "--", "sh", "-c", script]);
+        std::thread::sleep(Duration::from_millis(pause));
+        command.resize(50, 132);
+        command.sees("right");
+        assert_eq!(command.ends(), 0, "after {pause} ms");
+    }
 }
 
 #[test]
@@ -73,6 +100,25 @@ fn logs_tell_what_a_process_said_and_follow_it_to_its_end() {
     server.cove(["exec", "box", "--", "sh", "-c", "echo go > /tmp/gate"]).finish().expect_success();
     let followed = follower.finish().expect_success();
     assert_eq!((followed.stdout.as_str(), followed.stderr.as_str()), ("one\n", "two\n"));
+    // Who only watches ends the watching alone: a signal, and a reader that goes away.
+    let line = "while :; do echo tick; sleep 0.1; done";
+    server.cove(["exec", "-d", "--tag", "clock", "box", "--", "sh", "-c", line]).finish().expect_success();
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let mut watcher = server.cove(["logs", "--follow", "box", "clock"]).spawn();
+        let mut first = [0; 5];
+        watcher.child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+        watcher.signal(signal);
+        assert_eq!(watcher.finish().code, 128 + signal.as_raw(), "{signal:?}");
+    }
+    let mut watcher = server.cove(["logs", "--follow", "box", "clock"]).spawn();
+    drop(watcher.child.stdout.take());
+    assert_eq!(watcher.child.wait().unwrap().code(), Some(0), "as the other verbs end when their reader is gone");
+    let running = || json(&server.cove(["logs", "--json", "box", "clock"]).finish().expect_success().stdout);
+    assert_eq!(running()["running"], true, "{}", running());
+    server.cove(["create", "--name", "gone"]).finish().expect_success();
+    server.cove(["stop", "gone"]).finish().expect_success();
+    let gone = server.cove(["logs", "gone"]).finish().expect_code(1);
+    assert!(gone.stderr.contains("what they said with them") && !gone.stderr.contains("cove start"), "{gone:?}");
     let missing = server.cove(["logs", "box", "nobody"]).finish().expect_code(1);
     assert!(missing.stderr.contains("there is no process `nobody` in box"), "{}", missing.stderr);
 }
@@ -139,6 +185,22 @@ fn keys_are_made_shown_and_revoked() {
     assert!(server.cove(["keys", "ls"]).finish().expect_success().stdout.contains("revoked"));
     let made = json(&server.cove(["keys", "create", "x", "--json"]).finish().expect_success().stdout);
     assert!(made["secret"].as_str().unwrap().starts_with("e2b_"));
+    // An administrator cannot lock the operator out, and an operator can have a second key.
+    let admin = server.cove(["keys", "create", "adm", "--scope", "admin"]).finish().expect_success().stdout;
+    let first = json(&server.cove(["whoami", "--json"]).finish().expect_success().stdout);
+    let first = first["key"].as_str().unwrap();
+    let last = server.cove(["keys", "revoke", first]).finish().expect_code(1);
+    assert!(last.stderr.contains("is the last operator key") && last.stderr.contains("cove keys rotate"), "{last:?}");
+    let revoke = server.cove(["keys", "revoke", first]).env("COVE_API_KEY", admin.trim()).finish().expect_code(1);
+    assert!(revoke.stderr.contains("this needs a key with scope operator"), "{}", revoke.stderr);
+    let make =
+        |key: &str| server.cove(["keys", "create", "op", "--scope", "operator"]).env("COVE_API_KEY", key).finish();
+    make(admin.trim()).expect_code(1);
+    let second = make(server.key()).expect_success().stdout;
+    server.cove(["orgs", "ls"]).env("COVE_API_KEY", second.trim()).finish().expect_success();
+    let spare = ["keys", "create", "spare", "--scope", "operator", "--json"];
+    let spare = json(&server.cove(spare).finish().expect_success().stdout);
+    server.cove(["keys", "revoke", spare["id"].as_str().unwrap()]).finish().expect_success();
 }
 
 #[test]
@@ -159,6 +221,17 @@ fn a_lifetime_is_given_and_taken_and_a_state_is_explained() {
     assert!(told.starts_with("box is stopped: a stop was asked for\n") && told.contains("hint: "), "{told}");
     let whole = json(&server.cove(["explain", "box", "--json"]).finish().expect_success().stdout);
     assert_eq!(whole["cause"]["code"], "requested");
+    // What is gone is asked for by the name that it had.
+    server.cove(["rm", "box"]).finish().expect_success();
+    let told = server.cove(["explain", "box"]).finish().expect_success().stdout;
+    assert!(told.starts_with("box is destroyed: "), "{told}");
+    let events = server.cove(["events", "--sandbox", "box"]).finish().expect_success().stdout;
+    assert!(events.contains("sandbox.created") && events.contains("sandbox.destroyed"), "{events}");
+    assert!(server.cove(["usage", "box"]).finish().expect_success().stdout.contains("box "));
+    for verb in [["explain", "nobody"].as_slice(), &["events", "--sandbox", "nobody"], &["usage", "nobody"]] {
+        let missing = server.cove(verb.iter().copied()).finish().expect_code(1);
+        assert!(missing.stderr.contains("nobody does not exist"), "{verb:?}: {}", missing.stderr);
+    }
 }
 
 #[test]

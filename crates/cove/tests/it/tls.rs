@@ -70,6 +70,37 @@ fn client(server: &TestServer, names: &[String], address: &str) -> reqwest::Clie
     builder.build().unwrap()
 }
 
+/// A name below `localhost` is this machine, whatever the system's resolver says.
+#[test]
+fn the_verbs_reach_a_server_by_its_own_name() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let server = TestServer::start_with(&["--tls", &free.to_string()]);
+    let plain = format!("http://cove.localhost:{}", server.address().rsplit(':').next().unwrap());
+    for url in [plain, format!("https://cove.localhost:{}", free.port())] {
+        let cove = |arguments: &[&str]| {
+            let cove = server.cove(arguments.iter().copied()).env("COVE_URL", &url);
+            cove.env("SSL_CERT_FILE", server.data().join("tls/authority.pem")).finish().expect_success().stdout
+        };
+        let name = cove(&["create"]);
+        // The second goes over a WebSocket.
+        assert_eq!(cove(&["exec", name.trim(), "--", "echo", "hi"]), "hi\n", "{url}");
+        assert!(cove(&["ls"]).contains(name.trim()), "{url}");
+    }
+    // Who does not trust it yet, or takes the wrong door, reads what to do.
+    let refused = |url: String, verb: &str| {
+        let words: &[&str] = if verb == "exec" { &["exec", "box", "--", "true"] } else { &["ls"] };
+        server.cove(words.iter().copied()).env("COVE_URL", url).finish().expect_code(1).stderr
+    };
+    for verb in ["ls", "exec"] {
+        let untrusted = refused(format!("https://{free}"), verb);
+        assert!(untrusted.contains("is not trusted") && untrusted.contains("hint: on its own machine"), "{untrusted}");
+    }
+    let secure = refused(format!("http://{free}"), "ls");
+    assert!(secure.contains("speaks TLS") && secure.contains("https://"), "{secure}");
+    let plain = refused(format!("https://{}", server.address()), "ls");
+    assert!(plain.contains("does not speak TLS"), "{plain}");
+}
+
 #[test]
 fn links_lead_back_the_way_that_the_client_came() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();

@@ -54,6 +54,11 @@ fn either_server_answers_for_the_sandboxes_of_both() {
     assert!(two.request("GET", &file, None).expect_status(200).body == large, "the same bytes come back");
     assert!(one.request("GET", &file, None).expect_status(200).body == large, "and from the first");
 
+    // A browser's WebSocket shows its key in the query, and may use the sandbox's name.
+    let url = format!("ws://{}/api/sandboxes/box/exec/stream?api_key={KEY}", two.address());
+    let stream = TcpStream::connect(two.address()).unwrap();
+    tungstenite::client(url.into_client_request().unwrap(), stream).expect("a browser's WebSocket by name");
+
     // A WebSocket.
     let url = format!("ws://{}/api/sandboxes/{id}/exec/stream", two.address());
     let mut request = url.into_client_request().unwrap();
@@ -221,12 +226,29 @@ fn a_server_that_is_frozen_keeps_nobody_waiting() {
     let name = std::fs::read_to_string(one.data().join("server-id")).unwrap();
     let pid = rustix::process::Pid::from_raw(one.pid() as i32).unwrap();
     let signal = |signal| rustix::process::kill_process(pid, signal).unwrap();
+    two.request("POST", "/api/organisations", Some(&json!({"id": "other"}))).expect_status(201);
+    let key = json!({"name": "k", "organisation": "other", "scope": "write"});
+    let key = two.request("POST", "/api/keys", Some(&key)).expect_status(201).json();
+    let foreign = format!("Bearer {}", key["secret"].as_str().unwrap());
     signal(rustix::process::Signal::STOP);
     let begun = std::time::Instant::now();
     let url = format!("/api/sandboxes/{id}/exec");
-    let refused = two.api().json("POST", &url, &[], Some(&json!({"shell": "true"})));
+    let address = two.address();
+    let (refused, strangers) = std::thread::scope(|scope| {
+        let strangers = [vec![("authorization", foreign.as_str())], vec![]].map(|headers| {
+            let url = url.as_str();
+            scope.spawn(move || http::request(address, "POST", url, &headers, Some(br#"{"shell":"true"}"#)))
+        });
+        let refused = two.api().json("POST", &url, &[], Some(&json!({"shell": "true"})));
+        (refused, strangers.map(|asked| asked.join().unwrap()))
+    });
     let took = begun.elapsed();
     signal(rustix::process::Signal::CONT);
+    for stranger in strangers {
+        let stranger = stranger.unwrap();
+        assert_eq!(stranger.status, 404, "to strangers it does not exist: {}", stranger.text());
+        assert!(!stranger.text().contains(name.trim()), "nor its server: {}", stranger.text());
+    }
     let refused = refused.unwrap().expect_status(503);
     assert!(took < std::time::Duration::from_secs(15), "it took {took:?}");
     assert!(refused.header("retry-after").is_some() && refused.text().contains(name.trim()), "{}", refused.text());
@@ -265,6 +287,121 @@ fn timers_and_webhooks_go_off_once() {
         assert_eq!(job["attempts"], 1, "done once: {job}");
     }
     assert!(deliveries().values().all(|count| *count == 1), "{:?}", deliveries());
+}
+
+fn snapshot(server: &TestServer, sandbox: &str, name: &str) {
+    let body = json!({ "name": name });
+    server.request("POST", &format!("/api/sandboxes/{sandbox}/snapshots"), Some(&body)).expect_status(201);
+}
+
+#[test]
+fn what_one_server_has_captured_or_built_any_server_starts_from() {
+    let Some(pair) = pair() else { return };
+    let (one, two) = (&pair.one, &pair.two);
+    make(one, json!({"name": "source"}));
+    let line = "set -e; head -c 5000000 /dev/urandom > ~/data; sha256sum ~/data > ~/sum; sudo -n rm -f /etc/services; \
+                sudo -n cp /usr/bin/id /usr/local/bin/rootid; sudo -n chmod 4755 /usr/local/bin/rootid; echo done";
+    assert_eq!(say(one, "source", line), "done\n");
+    snapshot(one, "source", "moved");
+    let listed = two.request("GET", "/api/snapshots", None).expect_status(200).json();
+    assert_eq!(listed["items"][0]["name"], "moved");
+
+    // Asked of the second, it runs there, with the files of the first. The next one finds them there.
+    let look = "sha256sum --check --quiet ~/sum && rootid -u; test -e /etc/services || echo gone";
+    for name in ["first", "second"] {
+        make(two, json!({"name": name, "template": "moved"}));
+        assert_eq!(say(one, name, look), "0\ngone\n", "{name}");
+    }
+    assert_eq!((guests(&one.data()).len(), guests(&two.data()).len()), (1, 2), "each where it was asked for");
+    assert_eq!(two.log().matches("fetched a layer").count(), 1, "a layer comes once");
+
+    // A lineage that goes back and forth: what was captured there comes back with what lies below it.
+    say(two, "first", "echo more > ~/more");
+    snapshot(two, "first", "back");
+    make(one, json!({"name": "third", "template": "back"}));
+    assert_eq!(say(two, "third", &format!("cat ~/more; {look}")), "more\n0\ngone\n");
+    assert_eq!(guests(&one.data()).len(), 2);
+
+    // Many at once want the same: it comes once, and all of them run.
+    snapshot(one, "third", "wanted");
+    std::thread::scope(|scope| {
+        let ask = |_| {
+            let api = two.api();
+            scope.spawn(move || {
+                let body = json!({"template": "wanted"});
+                api.json("POST", "/api/sandboxes", &[], Some(&body)).unwrap().expect_status(201);
+            })
+        };
+        (0..4).map(ask).collect::<Vec<_>>().into_iter().for_each(|asked| asked.join().unwrap());
+    });
+    assert_eq!(two.log().matches("fetched a layer").count(), 2, "{}", two.log());
+
+    // A build there stands on a template from here.
+    let build = ["template", "build", "grown", "--from", "moved", "--run", "cp /home/user/sum /opt/sum"];
+    two.cove(build).finish().expect_success();
+    make(one, json!({"name": "fourth", "template": "grown"}));
+    assert_eq!(say(one, "fourth", "cmp ~/sum /opt/sum && echo same"), "same\n");
+}
+
+#[test]
+fn layers_are_for_servers_of_the_same_store_alone() {
+    let Some(pair) = pair() else { return };
+    let (one, two) = (&pair.one, &pair.two);
+    make(one, json!({"name": "source"}));
+    snapshot(one, "source", "secret");
+    let layers = one.data().join("pool/layers");
+    let layers = if layers.is_dir() { layers } else { one.data().join("storage/layers") };
+    let mut names = std::fs::read_dir(layers).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let layer = names.find(|name| name.len() == 64).unwrap();
+    let path = format!("/peer/layers/{layer}?provider=local");
+    let bearer = format!("Bearer {KEY}");
+    let forged = format!("server_x {} {}", i64::MAX, "0".repeat(64));
+    for server in [one, two] {
+        for headers in [
+            vec![],
+            vec![("authorization", bearer.as_str())],
+            vec![("cove-sent-on-by", "server_x 1 00")],
+            vec![("authorization", bearer.as_str()), ("cove-sent-on-by", forged.as_str())],
+        ] {
+            let answer = http::request(server.address(), "GET", &path, &headers, None).unwrap();
+            assert_eq!(answer.status, 404, "{headers:?}: {}", answer.text());
+        }
+    }
+    // Another organisation does not start from it, on either server.
+    two.request("POST", "/api/organisations", Some(&json!({"id": "other"}))).expect_status(201);
+    let key = json!({"name": "k", "organisation": "other", "scope": "write"});
+    let key = two.request("POST", "/api/keys", Some(&key)).expect_status(201).json();
+    let foreign = format!("Bearer {}", key["secret"].as_str().unwrap());
+    for server in [one, two] {
+        let headers = [("authorization", foreign.as_str()), ("content-type", "application/json")];
+        let body = br#"{"template": "secret"}"#;
+        let answer = http::request(server.address(), "POST", "/api/sandboxes", &headers, Some(body)).unwrap();
+        assert_eq!(answer.status, 404, "{}", answer.text());
+    }
+}
+
+#[test]
+fn a_template_whose_server_is_down_is_refused_by_name_until_its_files_came() {
+    let Some(mut pair) = pair() else { return };
+    let (one, two) = (&mut pair.one, &pair.two);
+    make(one, json!({"name": "source"}));
+    say(one, "source", "echo here > ~/file");
+    for name in ["fetched", "left"] {
+        snapshot(one, "source", name);
+    }
+    make(two, json!({"template": "fetched"}));
+    let name = std::fs::read_to_string(one.data().join("server-id")).unwrap();
+    one.kill();
+    // Their layers are two captures: one of them is here.
+    let id = make(two, json!({"template": "fetched"}));
+    assert_eq!(say(two, &id, "cat ~/file"), "here\n", "it outlives the server that made it");
+    let refused = two.request("POST", "/api/sandboxes", Some(&json!({"template": "left"}))).expect_status(503);
+    assert!(refused.header("retry-after").is_some());
+    assert!(refused.json()["message"].as_str().unwrap().contains(name.trim()), "{}", refused.text());
+    assert!(!refused.text().contains(one.address()), "where it is, is not for callers: {}", refused.text());
+    one.restart();
+    let id = make(two, json!({"template": "left"}));
+    assert_eq!(say(two, &id, "cat ~/file"), "here\n");
 }
 
 /// Somebody who takes a delivery and never answers, until the test has seen enough.

@@ -14,6 +14,17 @@ fn a_sandbox_is_made_used_and_removed() {
     assert_eq!(finished.stdout, "HELLO");
     let listed = server.cove(["ls"]).finish().expect_success();
     assert!(listed.stdout.contains("box") && listed.stdout.contains("running"), "{}", listed.stdout);
+    let none = server.cove(["ls", "--state", "paused"]).finish().expect_success();
+    assert!(none.stderr.contains("none of these\nhint: `cove ls` lists all"), "{none:?}");
+    let taken = server.cove(["exec", "-e", "COVE_TOLD", "box", "--", "sh", "-c", "echo $COVE_TOLD"]);
+    assert_eq!(taken.env("COVE_TOLD", "here").finish().expect_success().stdout, "here\n");
+    server.cove(["exec", "-e", "COVE_UNTOLD", "box", "--", "true"]).finish().expect_code(2);
+    server.cove(["stop", "box"]).finish().expect_success();
+    let stopped = server.cove(["exec", "box", "--", "true"]).finish();
+    assert!(
+        stopped.stderr.contains("sandbox box is stopped") && stopped.stderr.contains("hint: cove start box"),
+        "{stopped:?}"
+    );
     server.cove(["rm", "box"]).finish().expect_success();
     let finished = server.cove(["exec", "box", "--", "true"]).finish();
     assert!(finished.code != 0 && finished.stderr.contains("hint: "), "{finished:?}");

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::processors::{Choice, Seat};
 use super::v1::Fresh;
-use super::{Deadline, Error, Inner, Tree, largest, v2};
+use super::{Deadline, Error, Inner, Tree, file, largest, v2};
 use crate::spec::Limits;
 use crate::state::LargestProcess;
 
@@ -200,6 +200,16 @@ impl Group {
             Tree::V2(tree) => tree.memory_kills(&self.name),
             Tree::Absent(absent) => Err(absent.clone().into()),
         }
+    }
+
+    /// How often a process or thread was refused because the group had all that its limit allows; 0 where that is unknown.
+    pub fn refused_processes(&self) -> u64 {
+        let directory = match &self.inner.tree {
+            Tree::V1(tree) => tree.pids_directory(&self.name),
+            Tree::V2(tree) => tree.landmark().join(&self.name),
+            Tree::Absent(_) => return 0,
+        };
+        file::read(&directory.join("pids.events")).map_or(0, |events| file::keyed(&events, "max"))
     }
 
     /// The process that uses most memory now; [`super::MemoryWatch`] reports the largest one when memory ran out.

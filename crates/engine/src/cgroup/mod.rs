@@ -41,7 +41,7 @@ pub use memory_watch::MemoryWatch;
 use crate::share::Processes;
 use crate::spec::Limits;
 use processors::{Processors, Seat};
-pub(crate) use v1::honours_weights;
+pub(crate) use v1::{hand_over, honours_weights};
 
 use v1::Fresh;
 

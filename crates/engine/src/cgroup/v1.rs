@@ -5,7 +5,7 @@
 //! not joined at all. Cpusets are not per sandbox but shared by all that sit on the same processors: joining one that exists costs
 //! one write, while making one makes the kernel look at its scheduling domains.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
@@ -61,8 +61,8 @@ impl Tree {
     pub(super) fn prepare(layout: &Layout, realm: &str, memory: PathBuf) -> Result<Tree, Error> {
         let needed = |controller: &str| needed(layout, controller, realm);
         // A directory that turns out to be of no use does not stay.
-        let wanted = |controller: &str, mounted: Option<&Mounted>, useful: &dyn Fn(&Path) -> bool| {
-            let base = base(controller, mounted?, realm).ok()?;
+        let wanted = |mounted: Option<&Mounted>, useful: &dyn Fn(&Path) -> bool| {
+            let base = base(mounted?, realm)?;
             if useful(&base) {
                 return Some(base);
             }
@@ -70,12 +70,11 @@ impl Tree {
             None
         };
         // cgroup.kill came with Linux 5.14, cgroup.freeze with 5.2.
-        let unified = wanted("unified", layout.v2.as_ref(), &|base| {
+        let unified = wanted(layout.v2.as_ref(), &|base| {
             let entered = crate::privilege::is_host_root() || layout.v2.as_ref().is_some_and(|v2| may_enter(v2, base));
             entered && base.join("cgroup.kill").exists() && base.join("cgroup.freeze").exists()
         });
-        let of_v1 =
-            |controller: &str, useful: &dyn Fn(&Path) -> bool| wanted(controller, layout.v1.get(controller), useful);
+        let of_v1 = |controller: &str, useful: &dyn Fn(&Path) -> bool| wanted(layout.v1.get(controller), useful);
         let without_unified = |controller: &str| if unified.is_some() { None } else { of_v1(controller, &|_| true) };
         let (cpuacct, freezer) = (without_unified("cpuacct"), without_unified("freezer"));
         let cpuset = of_v1("cpuset", &|base| inherit_cpuset(base).is_ok());
@@ -432,6 +431,10 @@ impl Tree {
         Ok(file::keyed(&control, "oom_kill"))
     }
 
+    pub(super) fn pids_directory(&self, name: &str) -> PathBuf {
+        self.pids.join(name)
+    }
+
     pub(super) fn memory_directory(&self, name: &str) -> PathBuf {
         self.memory.join(name)
     }
@@ -506,29 +509,43 @@ fn needed(layout: &Layout, controller: &str, realm: &str) -> Result<PathBuf, Err
         reason: format!("the {controller} controller is not mounted"),
         remedy: format!("mount it: mount -t cgroup -o {controller} cgroup /sys/fs/cgroup/{controller}"),
     })?;
-    Ok(base(controller, mounted, realm)?)
+    let absent = || Absent {
+        reason: format!("no group can be made in the {controller} tree at {}", mounted.at.display()),
+        remedy: format!("run as root, or type as root: {}", hand_over(layout, &[realm], crate::privilege::caller())),
+    };
+    Ok(base(mounted, realm).ok_or_else(absent)?)
+}
+
+/// The commands with which root gives a user the groups of these realms.
+pub(crate) fn hand_over<S: AsRef<str>>(layout: &Layout, realms: &[S], user: u32) -> String {
+    let trees = ["memory", "cpu", "pids", "cpuset", "cpuacct", "freezer"];
+    // Controllers that are mounted together have one directory.
+    let trees: BTreeSet<&Path> =
+        trees.iter().filter_map(|tree| layout.v1.get(*tree)).map(|tree| tree.at.as_path()).collect();
+    let of_realm = |realm: &S| {
+        let groups = trees.iter().map(|tree| tree.join(realm.as_ref()).display().to_string());
+        groups.collect::<Vec<String>>()
+    };
+    let groups: Vec<String> = realms.iter().flat_map(of_realm).collect();
+    let groups = groups.join(" ");
+    format!("mkdir -p {groups} && chown -R {user} {groups}")
 }
 
 /// Our directory in one tree: at its top where we may, else below our own group, which somebody has then handed to us.
-fn base(controller: &str, mounted: &Mounted, realm: &str) -> Result<PathBuf, Absent> {
+fn base(mounted: &Mounted, realm: &str) -> Option<PathBuf> {
     let below_own = mounted.own.as_ref().map(|own| mounted.at.join(own));
     for parent in std::iter::once(mounted.at.clone()).chain(below_own) {
         let base = parent.join(realm);
         while make_directory(&base).is_ok() {
             match rustix::fs::access(&base, Access::WRITE_OK) {
-                Ok(()) => return Ok(base),
+                Ok(()) => return Some(base),
                 // A neighbour that ends has just removed the empty one.
                 Err(Errno::NOENT) => {}
                 Err(_) => break,
             }
         }
     }
-    Err(Absent {
-        reason: format!("no group can be made in the {controller} tree at {}", mounted.at.display()),
-        remedy: format!(
-            "run as root, or have root make {realm} there and in the other trees and hand it over with chown -R"
-        ),
-    })
+    None
 }
 
 /// Whether a process of ours may be born in a v2 group: the kernel asks for the right to move processes in the nearest group that is
@@ -564,6 +581,22 @@ mod tests {
         assert_eq!(quota(1.0, None, 4), Some(100_000), "without cpusets the quota does it all");
         assert_eq!(quota(4.0, None, 4), None, "the whole machine");
         assert_eq!(quota(0.001, None, 4), Some(1000));
+    }
+
+    #[test]
+    fn what_root_has_to_type_names_every_tree_once() {
+        let mounted = |at: &str| Mounted { at: at.into(), own: None };
+        let mut layout = Layout { v2: Some(mounted("/c/unified")), ..Layout::default() };
+        for (controller, at) in [("memory", "/c/memory"), ("cpu", "/c/cpu,cpuacct"), ("cpuacct", "/c/cpu,cpuacct")] {
+            layout.v1.insert(controller.into(), mounted(at));
+        }
+        layout.v1.insert("net_cls".into(), mounted("/c/net_cls"));
+        assert_eq!(
+            hand_over(&layout, &["cove-1"], 1000),
+            "mkdir -p /c/cpu,cpuacct/cove-1 /c/memory/cove-1 && chown -R 1000 /c/cpu,cpuacct/cove-1 /c/memory/cove-1"
+        );
+        let both = hand_over(&layout, &["cove-1", "cove-2"], 1000);
+        assert!(both.contains("/c/memory/cove-1 /c/cpu,cpuacct/cove-2 /c/memory/cove-2 && chown"), "{both}");
     }
 
     #[test]

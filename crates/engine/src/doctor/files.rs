@@ -17,7 +17,7 @@ use super::{Finding, is_root};
 use crate::kernel::{self, OVERLAYS_OF_ID_MAPS};
 use crate::storage::Store;
 
-/// What a server keeps free unless it is told otherwise.
+/// What a server keeps free unless it is configured otherwise.
 const KEPT: u64 = 2 << 30;
 
 pub(super) fn examine() -> Vec<Finding> {
@@ -107,7 +107,7 @@ fn idmapped_mounts() -> Finding {
             "run as root to let sandboxes change their /usr",
         );
     }
-    match map_usr() {
+    match map(Path::new("/usr")) {
         Ok(()) if !kernel::has(OVERLAYS_OF_ID_MAPS) => Finding::weaker(
             name,
             "this kernel may be too old to make a sandbox's root of them",
@@ -123,7 +123,27 @@ fn idmapped_mounts() -> Finding {
     .required()
 }
 
-fn map_usr() -> io::Result<()> {
+/// The same for the directory that holds a server's layers and, where there is no pool image, sandboxes' files. `None` for
+/// an ordinary user, who needs none.
+pub fn idmapped_data(data: &Path) -> Option<Finding> {
+    if !is_root() {
+        return None;
+    }
+    let name = "idmapped data directory";
+    // The directory may not be made yet: then what it will be made in counts.
+    let there = data.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"));
+    let finding = match map(there) {
+        Ok(()) => Finding::ok(name, format!("{}: its filesystem can show files with other ids", data.display())),
+        Err(error) => Finding::missing(
+            name,
+            format!("files in {} cannot be shown with other ids: {error}", data.display()),
+            "choose a directory on ext4, xfs or btrfs with --data or COVE_DATA; in a container, mount a volume there",
+        ),
+    };
+    Some(finding.required())
+}
+
+fn map(path: &Path) -> io::Result<()> {
     let (reader, writer) = rustix::pipe::pipe()?;
     let (ready, announce) = rustix::pipe::pipe()?;
     let held = {
@@ -141,21 +161,21 @@ fn map_usr() -> io::Result<()> {
     drop(announce);
     let mut byte = [0_u8];
     let mapped = match rustix::io::read(&ready, &mut byte)? {
-        1 => map_usr_to(held.pid()),
+        1 => map_to(path, held.pid()),
         _ => Err(io::Error::other("no user namespace could be made")),
     };
     drop(writer);
     held.wait().and(mapped)
 }
 
-fn map_usr_to(pid: u32) -> io::Result<()> {
+fn map_to(path: &Path, pid: u32) -> io::Result<()> {
     for file in ["uid_map", "gid_map"] {
         fs::write(format!("/proc/{pid}/{file}"), "0 1000000 65536")?;
     }
     let namespace = File::open(format!("/proc/{pid}/ns/user"))?;
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let usr = open_tree(CWD, "/usr", flags)?;
-    map_ids(usr.as_fd(), namespace.as_fd())
+    let layer = open_tree(CWD, path, flags)?;
+    map_ids(layer.as_fd(), namespace.as_fd())
 }
 
 /// Whether the disk that a data directory is on has room, and whether what is mounted there works.
@@ -170,8 +190,10 @@ pub fn room(data: &Path) -> Finding {
     match health.refusal(KEPT) {
         Some(sentence) => Finding::weaker(name, format!("{}: {sentence}", data.display()), "make room on the disk"),
         None => {
-            let (free, total) = (health.host.free >> 30, health.host.total >> 30);
-            Finding::ok(name, format!("{}: {free} of {total} GiB are free", data.display()))
+            // Of a small disk the GiB say too little.
+            let (unit, shift) = if health.host.free < 10 << 30 { ("MiB", 20) } else { ("GiB", 30) };
+            let (free, total) = (health.host.free >> shift, health.host.total >> shift);
+            Finding::ok(name, format!("{}: {free} of {total} {unit} are free", data.display()))
         }
     }
 }

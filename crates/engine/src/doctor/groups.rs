@@ -1,7 +1,7 @@
 //! Control groups: makes one with limits, freezes, reads, kills and removes it.
 
-use super::Finding;
-use crate::cgroup::{Error, Group, Hierarchy, Layout, Version, honours_weights};
+use super::{Finding, Verdict};
+use crate::cgroup::{Absent, Error, Group, Hierarchy, Layout, Version, hand_over, honours_weights};
 use crate::spec::Limits;
 
 const CONTROLLERS: [(&str, &str); 6] = [
@@ -14,8 +14,10 @@ const CONTROLLERS: [(&str, &str); 6] = [
 ];
 
 pub(super) fn examine(realms: &[String]) -> Vec<Finding> {
-    let mut findings = vec![hierarchy(realms)];
-    findings.extend(controllers());
+    let hierarchy = hierarchy(realms);
+    let use_of = if hierarchy.verdict == Verdict::Ok { Use::Ours } else { Use::OfTheHostAlone };
+    let mut findings = vec![hierarchy];
+    findings.extend(controllers(use_of));
     findings
 }
 
@@ -28,7 +30,8 @@ fn hierarchy(realms: &[String]) -> Finding {
         .iter()
         .filter(|_| !super::is_root())
         .find_map(|realm| Hierarchy::of_realm(realm).ok().filter(|hierarchy| hierarchy.absent().is_none()));
-    let found = handed.map_or_else(|| Hierarchy::of_realm(&format!("cove-doctor-{}", std::process::id())), Ok);
+    let own = format!("cove-doctor-{}", std::process::id());
+    let found = handed.map_or_else(|| Hierarchy::of_realm(&own), Ok);
     let hierarchy = match found {
         Ok(hierarchy) => hierarchy,
         Err(error) => {
@@ -36,7 +39,7 @@ fn hierarchy(realms: &[String]) -> Finding {
         }
     };
     if let Some(absent) = hierarchy.absent() {
-        return Finding::missing(name, format!("{}: {refused}", absent.reason), absent.remedy.clone());
+        return Finding::missing(name, format!("{}: {refused}", absent.reason), remedy(absent, &own, realms));
     }
     let limits = Limits { cpus: 0.5, ..Limits::default() };
     let attempt = hierarchy.create(&format!("try-{}", std::process::id()), &limits).and_then(|group| {
@@ -53,6 +56,19 @@ fn hierarchy(realms: &[String]) -> Finding {
     }
 }
 
+/// On version 1 root hands over groups with the names of the user's data directories; a remedy with the name of this try
+/// is of no use.
+fn remedy(absent: &Absent, own: &str, realms: &[String]) -> String {
+    if !absent.remedy.contains(own) {
+        return absent.remedy.clone();
+    }
+    if realms.is_empty() {
+        return "run as root, or try `cove run --memory 1G -- true`: it shows what root has to type".into();
+    }
+    let layout = Layout::of_this_process().unwrap_or_default();
+    format!("run as root, or type as root: {}", hand_over(&layout, realms, crate::privilege::caller()))
+}
+
 fn try_out(group: &Group) -> Result<(), Error> {
     group.freeze()?;
     group.thaw()?;
@@ -60,7 +76,14 @@ fn try_out(group: &Group) -> Result<(), Error> {
     group.kill()
 }
 
-fn controllers() -> Vec<Finding> {
+/// Who can use the controllers that the kernel has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Ours,
+    OfTheHostAlone,
+}
+
+fn controllers(use_of: Use) -> Vec<Finding> {
     let layout = Layout::of_this_process().unwrap_or_default();
     let place = |controller: &str| {
         let v1_name = if controller == "io" { "blkio" } else { controller };
@@ -83,7 +106,12 @@ fn controllers() -> Vec<Finding> {
                 "version 1, and no disk's scheduler looks at weights: one sandbox's disk traffic can slow the others",
                 "boot with control groups version 2, or use the bfq scheduler",
             ),
-            Some(version) => Finding::ok(&name, format!("{means} ({version})")),
+            Some(version) if use_of == Use::Ours => Finding::ok(&name, format!("{means} ({version})")),
+            // The remedy is that of the groups.
+            Some(version) => Finding {
+                verdict: Verdict::Weaker,
+                ..Finding::ok(&name, format!("the host has it ({version}), sandboxes cannot use it: no {means}"))
+            },
             None => Finding::missing(
                 &name,
                 format!("no {means}"),

@@ -30,8 +30,9 @@ pub(super) fn privilege() -> Finding {
 }
 
 pub(super) fn examine() -> Vec<Finding> {
-    let mut findings = vec![seccomp(), landlock(), gvisor(), kvm()];
+    let mut findings = vec![seccomp(), landlock(), gvisor(), kvm(), reboot()];
     findings.extend([inotify(), processes(), descriptors(), core_dumps()]);
+    findings.extend(terminals());
     findings.extend(["bash", "python3", "git", "node"].map(tool));
     findings
 }
@@ -87,6 +88,39 @@ fn kvm() -> Finding {
     }
 }
 
+/// What of a paused sandbox outlives the machine. CRIU could write processes to disk. Debian 12 has version 3.17, which does
+/// not run on a kernel of today (its vDSO is another); there was no newer one to build on.
+fn reboot() -> Finding {
+    let why = match find_program("criu").map(|program| Command::new(program).arg("--version").output()) {
+        None => "CRIU 4 or newer is not installed".to_owned(),
+        Some(output) => {
+            let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+            why_without_criu(&text)
+        }
+    };
+    Finding::weaker(
+        "pause over a reboot",
+        format!(
+            "a pause keeps files and, while this machine stays up, processes (frozen); processes do not survive a \
+             reboot: {why}"
+        ),
+        "`cove pause --durable` writes a manifest of the files that `cove fsck` proves; programs start again from them",
+    )
+}
+
+/// By what `criu --version` prints.
+fn why_without_criu(text: &str) -> String {
+    let version = text.lines().find_map(|line| line.strip_prefix("Version:")).map(str::trim);
+    let major = |version: &str| version.split('.').next().and_then(|number| number.parse::<u32>().ok());
+    match version {
+        Some(version) if major(version).is_some_and(|major| major >= 4) => {
+            format!("CRIU {version} is installed, but this version of Cove does not use it")
+        }
+        Some(version) => format!("CRIU {version} is older than 4"),
+        None => "criu is installed and does not run".to_owned(),
+    }
+}
+
 /// Counted against the owner of a sandbox's user namespace: as root each has one of its own, an ordinary user's sandboxes share
 /// theirs.
 fn inotify() -> Finding {
@@ -116,6 +150,21 @@ fn processes() -> Finding {
         format!("{most} processes on this host: enough for some thousand sandboxes"),
         "sysctl -w kernel.pid_max=4194304",
     )
+}
+
+/// Nothing where they are enough, or where a server that runs as root raises their number by itself.
+fn terminals() -> Option<Finding> {
+    const ENOUGH: u64 = 1 << 20;
+    const FILE: &str = "/proc/sys/kernel/pty/max";
+    let host = number(FILE);
+    if host == 0 || host >= ENOUGH || fs::OpenOptions::new().write(true).open(FILE).is_ok() {
+        return None;
+    }
+    Some(Finding::weaker(
+        "terminals",
+        format!("{host} for the whole host: {} sandboxes can use up all of them", host / 128),
+        format!("sysctl -w kernel.pty.max={ENOUGH}"),
+    ))
 }
 
 fn descriptors() -> Finding {
@@ -185,4 +234,17 @@ fn is_executable(path: &Path) -> bool {
 
 fn number(path: &str) -> u64 {
     fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_criu_is_there_the_reason_is_told() {
+        assert_eq!(why_without_criu("Version: 3.17.1\nGitID: v3.17.1"), "CRIU 3.17.1 is older than 4");
+        assert!(why_without_criu("Version: 4.0\n").starts_with("CRIU 4.0 is installed, but"));
+        assert!(why_without_criu("Version: 10\n").starts_with("CRIU 10 is installed, but"));
+        assert_eq!(why_without_criu(""), "criu is installed and does not run");
+    }
 }

@@ -9,7 +9,7 @@ mod host;
 mod namespaces;
 mod ordinary;
 
-pub use files::room;
+pub use files::{idmapped_data, room};
 use serde::{Deserialize, Serialize};
 
 /// One check.

@@ -9,6 +9,7 @@ use rustix::thread::UnshareFlags;
 use super::{Finding, is_root};
 use crate::kernel::{self, COUNTS_BY_NAMESPACE};
 use crate::privilege::{self, Ids, Privilege, Subordinate};
+use crate::user_namespace::RANGE;
 
 /// Does something in a child that has moved home. The child has one thread, as this process must have.
 pub(super) fn at_home(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
@@ -73,9 +74,10 @@ fn ids() -> Finding {
     let (why, remedy) = if privilege::helper("newuidmap").is_none() || privilege::helper("newgidmap").is_none() {
         ("newuidmap is not installed", "install newuidmap and newgidmap (Debian: apt-get install uidmap)".to_owned())
     } else if Subordinate::find(user).is_none() {
+        let (first, last) = free_range();
         (
             "you have no range of 65,536 in /etc/subuid and /etc/subgid",
-            format!("as root: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {who}"),
+            format!("as root: usermod --add-subuids {first}-{last} --add-subgids {first}-{last} {who}"),
         )
     } else {
         (
@@ -87,6 +89,22 @@ fn ids() -> Finding {
         "{why}: a sandbox has one id, yours, as `user` or as `root`; no other user, no sudo, and your groups are kept"
     );
     Finding::weaker(name, detail, remedy)
+}
+
+/// A range that nobody has: two users with the same ids would own each other's files.
+fn free_range() -> (u32, u32) {
+    let taken = ["/etc/subuid", "/etc/subgid"].map(|path| fs::read_to_string(path).unwrap_or_default());
+    let first = first_free(&taken.join("\n"));
+    (first, first.saturating_add(RANGE - 1))
+}
+
+/// Behind all that are listed, in the form of subuid(5).
+fn first_free(text: &str) -> u32 {
+    let end = |line: &str| {
+        let mut fields = line.trim().split(':').skip(1).map(|field| field.parse::<u32>().ok());
+        fields.next()??.checked_add(fields.next()??)
+    };
+    text.lines().filter_map(end).max().unwrap_or(0).max(100_000)
 }
 
 fn processes() -> Finding {
@@ -107,5 +125,17 @@ fn namespaces_left() -> Finding {
             "sysctl -w user.max_user_namespaces=100000",
         ),
         _ => Finding::ok(name, "enough: each sandbox takes two"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_range_that_is_proposed_belongs_to_nobody() {
+        assert_eq!(first_free(""), 100_000);
+        assert_eq!(first_free("ann:100000:65536\nbob:165536:65536\n"), 231_072);
+        assert_eq!(first_free("ann:100000:65536\nnonsense\nsmall:1000:10\n"), 165_536);
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError};
 
 use super::{House, Slot};
 use crate::error::Error;
+use crate::halt;
 use crate::life::Live;
 use crate::process;
 use crate::reaper;
@@ -45,6 +46,14 @@ impl House {
         let socket = self.records.socket(id);
         let running = Running { id: id.clone(), pid: life.pid, start_time: life.start_time, socket };
         let group = self.hierarchy.open(id.as_str());
+        if self.records.is_still(id) {
+            // Its engine died in the middle of a capture.
+            match &group {
+                Some(group) => group.thaw()?,
+                None => halt::release(life.pid)?,
+            }
+            self.records.forget_still(id)?;
+        }
         if let Some(group) = &group {
             self.memory.expect(group, self.own_ids(life.first_id), group.memory_kills().unwrap_or(0));
         }

@@ -9,7 +9,7 @@
 //! Whatever fails on the way, `launch` takes back all that was done.
 
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use cove_protocol::Request as GuestRequest;
 use super::burial::put_down;
 use super::{Fresh, House, Leashes, Slot, usual_ids};
 use crate::base;
-use crate::birth::{Birth, Layers};
+use crate::birth::{self, Birth, Layers, Reachable, identity_files};
 use crate::cgroup::Group;
 use crate::cradle::Nest;
 use crate::error::Error;
@@ -32,8 +32,9 @@ use crate::process;
 use crate::reaper::{Age, Reaper, Task};
 use crate::record::Life;
 use crate::refused::{Refused, Step};
+use crate::shelves::Found;
 use crate::spawner::wire::{Answer, Outgoing, Request};
-use crate::spec::{Network, SandboxId, Spec, Storage};
+use crate::spec::{Network, SandboxId, Source, Spec, Storage};
 use crate::state::Running;
 use crate::storage::Upper;
 
@@ -47,10 +48,18 @@ pub enum Greeting {
     None,
 }
 
+/// A sandbox that is written down and has files.
+pub(super) struct Begun {
+    pub fresh: Fresh,
+    pub nest: Nest,
+    pub upper: Upper,
+    /// Written into its root: its name, its resolver.
+    pub files: Vec<(String, String)>,
+}
+
 /// Everything a life takes along that other lives do not share.
 struct Means {
-    nest: Nest,
-    upper: Upper,
+    begun: Begun,
     identity: Identity,
     group: Option<Group>,
     network: Ready,
@@ -59,18 +68,26 @@ struct Means {
 impl House {
     /// Starts a new sandbox, or one whose files an earlier life left. A launch that fails leaves nothing that was not there.
     pub fn launch(&self, reaper: &Reaper, spec: &Spec, greeting: Greeting) -> Result<Running, Error> {
-        spec.check()?;
-        self.hold.check(spec.storage, &spec.limits, &self.waived)?;
-        let fresh = self.claim(&spec.id)?;
-        let _first = self.pool.launching();
-        let started = self.bring_up(reaper, spec, fresh, greeting);
+        let _turn = self.turns.take(&spec.id);
+        let fresh = self.admit(spec)?;
+        let started = self.write_down(spec, fresh).and_then(|nest| {
+            let upper = self.upper(spec)?;
+            let files = if fresh == Fresh::Yes { identity_files(spec) } else { Vec::new() };
+            self.bring_up(reaper, spec, Begun { fresh, nest, upper, files }, greeting)
+        });
         if started.is_err() {
             self.undo(reaper, &spec.id, fresh);
         }
         started
     }
 
-    /// Marks a launch; says whether the sandbox is new.
+    /// Refuses what cannot be, and marks a launch; says whether the sandbox is new.
+    pub(super) fn admit(&self, spec: &Spec) -> Result<Fresh, Error> {
+        spec.check()?;
+        self.hold.check(spec.storage, &spec.limits, &self.waived)?;
+        self.claim(&spec.id)
+    }
+
     fn claim(&self, id: &SandboxId) -> Result<Fresh, Error> {
         let mut live = self.lock();
         if live.contains_key(id) {
@@ -81,17 +98,27 @@ impl House {
         Ok(fresh)
     }
 
-    fn bring_up(&self, reaper: &Reaper, spec: &Spec, fresh: Fresh, greeting: Greeting) -> Result<Running, Error> {
-        let id = &spec.id;
-        if fresh == Fresh::Yes {
-            self.processes.check(&spec.limits)?;
+    /// Before anything else of it is made.
+    pub(super) fn write_down(&self, spec: &Spec, fresh: Fresh) -> Result<Nest, Error> {
+        match fresh {
+            Fresh::Yes => {
+                self.processes.check(&spec.limits)?;
+                self.records.begin(spec, self.pool.cradle())
+            }
+            Fresh::No => self.records.begin_again(spec),
         }
-        let nest = match fresh {
-            Fresh::Yes => self.records.begin(spec, self.pool.cradle())?,
-            Fresh::No => self.records.begin_again(spec)?,
-        };
-        let upper = self.upper(spec)?;
-        if fresh == Fresh::No {
+    }
+
+    pub(super) fn bring_up(
+        &self,
+        reaper: &Reaper,
+        spec: &Spec,
+        begun: Begun,
+        greeting: Greeting,
+    ) -> Result<Running, Error> {
+        let id = &spec.id;
+        let _first = self.pool.launching();
+        if begun.fresh == Fresh::No {
             // An engine that died in the middle of a launch may have left processes that nobody wrote down.
             self.hierarchy.clear(id.as_str())?;
         }
@@ -104,7 +131,7 @@ impl House {
         let identity = identity?;
         let first_id = identity.first_id;
         let delivered = rest.and_then(|(group, network)| {
-            self.deliver(reaper, spec, fresh, Means { nest, upper, identity, group, network }, greeting)
+            self.deliver(reaper, spec, Means { begun, identity, group, network }, greeting)
         });
         let (live, asked) = delivered.inspect_err(|_| self.pool.give_back(first_id))?;
         self.lock().insert(id.clone(), Slot::Running(Arc::clone(&live)));
@@ -136,10 +163,30 @@ impl House {
         }
     }
 
+    /// See [`crate::Engine::check_host`].
+    pub fn check_layers(&self) -> Result<(), Error> {
+        if self.privilege != Privilege::Root {
+            return Ok(());
+        }
+        let (identity, _) = self.pool.beside_identity(&self.spawners, || Ok(()));
+        // Ranges or namespaces that are used up become free again, and until then a launch says so.
+        let Ok(identity) = identity else { return Ok(()) };
+        let checked = birth::try_layers(&[self.base.as_path(), Path::new("/usr")], identity.pair.user.as_fd());
+        self.pool.give_back(identity.first_id);
+        match checked {
+            Err(error @ Error::NoIdMaps(_)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// An ordinary user's. With a folder of the host's it has one id, the folder's owner: no other could use it.
     fn fenced(&self, spec: &Spec, ids: Ids) -> Result<Identity, Error> {
         let is_root = matches!(spec.default_user.as_str(), "root" | "0");
-        let folders = spec.mounts.iter().any(|mount| !mount.source.starts_with(&self.data));
+        let is_folder = |source: &Source| match source {
+            Source::Path(path) => !self.ours.iter().any(|place| path.starts_with(place)),
+            Source::Volume { .. } => false,
+        };
+        let folders = spec.mounts.iter().any(|mount| is_folder(&mount.source));
         let inside = match ids {
             Ids::Range if is_root || !folders => Inside::Range,
             _ if is_root => Inside::Single(0),
@@ -162,26 +209,32 @@ impl House {
         &self,
         reaper: &Reaper,
         spec: &Spec,
-        fresh: Fresh,
         means: Means,
         greeting: Greeting,
     ) -> Result<(Arc<Live>, Option<Asked>), Error> {
-        let Means { nest, upper, identity, group, network } = means;
+        let Means { begun: Begun { nest, upper, files, .. }, identity, group, network } = means;
+        // Held until it is mounted. After that its record says what it stands on.
+        let over = spec.root.over.iter().map(|id| self.shelves.hold(id)).collect::<Result<Vec<Found>, _>>()?;
         let layers = Layers {
             spec,
+            over: &over,
             base: &self.base(identity.inside)?,
             unmerged: &self.unmerged,
-            data: &self.data,
-            fresh,
+            ours: &self.ours,
+            store: &self.store,
+            files,
             privilege: self.privilege,
+            reach: if self.leashes == Leashes::None { Reachable::Yes } else { Reachable::No },
             memory: self.hold.holds_memory().then_some(spec.limits.memory),
         };
         let entry = group.as_ref().map(Group::entry).transpose()?.unwrap_or_default();
-        let birth = Birth::prepare(&layers, &upper, identity, network.namespace, entry, nest, &self.spawners)?;
+        let mut birth = Birth::prepare(layers, &upper, identity, network.namespace, entry, nest, &self.spawners)?;
         if let (Network::Full(egress), Some(listening)) = (&spec.network, network.listening) {
             self.proxy()?.attach_ready(&spec.id, listening, egress)?;
         }
-        let (live, asked) = self.start(spec, &birth, group, greeting)?;
+        let (mut live, asked) = self.start(spec, &birth, group, greeting)?;
+        live.files = birth.in_memory.take();
+        live.layers = over.into_iter().filter(|found| found.is_foreign).map(|found| found.layer).collect();
         let live = Arc::new(live);
         reaper.give(Task::LetGo(birth.leftovers()));
         if spec.storage == Storage::Disk && self.leashes == Leashes::None {

@@ -7,7 +7,7 @@ use super::{Fresh, House, Slot};
 use crate::engine::KILL_PATIENCE;
 use crate::error::Error;
 use crate::life::Live;
-use crate::reaper::{self, Exit, Reaper};
+use crate::reaper::{self, Exit, Reaper, Task};
 use crate::spec::{SandboxId, Storage};
 use crate::state::Ended;
 
@@ -31,11 +31,12 @@ impl House {
         let _ = self.records.end_life(id);
         if fresh == Fresh::Yes {
             let _ = self.erase(id);
+            reaper.give(Task::EmptyTrash);
         }
         self.lock().remove(id);
     }
 
-    /// Removes the files of a sandbox that does not run.
+    /// Removes the files of a sandbox that does not run. The caller has its turn.
     pub fn erase(&self, id: &SandboxId) -> Result<(), Error> {
         // Files in memory are gone with the processes; asking the store would make it choose a backing for nothing.
         if self.records.spec(id).ok().flatten().is_none_or(|spec| spec.storage == Storage::Disk) {

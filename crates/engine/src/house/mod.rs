@@ -1,12 +1,17 @@
 //! What the engine and its reaper share: the sandboxes that live, and the means to make and clear away one.
 //!
 //! * [`bring_up`]: from a specification to a guest that answers
+//! * [`capture`]: what a sandbox has written becomes a layer; [`fork`]: or another sandbox
+//! * [`manifest`]: what files it has, noted and compared
 //! * [`adopt`]: sandboxes that an earlier engine started
 //! * [`burial`]: what is cleared away when one ends, or when its launch fails
 
 mod adopt;
 mod bring_up;
 mod burial;
+mod capture;
+mod fork;
+mod manifest;
 
 pub use adopt::Adopted;
 pub use bring_up::Greeting;
@@ -14,6 +19,7 @@ pub use bring_up::Greeting;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::time::Instant;
@@ -34,19 +40,29 @@ use crate::processor_time;
 use crate::reaper::Task;
 use crate::record::Records;
 use crate::share::{self, Processes};
+use crate::shelves::Shelves;
+use crate::socket_watch::SocketWatch;
 use crate::spawner::handle::Spawners;
 use crate::spec::{Durability, Limits, SandboxId, Spec, Storage};
 use crate::state::{LargestProcess, Usage};
-use crate::storage::Store;
+use crate::storage::{self, Store};
+use crate::turns::Turns;
 use crate::user_namespace::RANGE;
 
 pub struct House {
     /// The data directory, without symlinks.
     data: PathBuf,
+    /// That, and the storage of the ones whose layers are used here: drafts lie there. Other folders in those data
+    /// directories are folders of the host like any other.
+    ours: Vec<PathBuf>,
     /// What is written down of each sandbox.
     pub records: Records,
-    /// Files of sandboxes on disk.
-    pub store: Store,
+    /// Files of sandboxes on disk, layers and volumes.
+    pub store: Arc<Store>,
+    /// Where layers are looked for.
+    shelves: Shelves,
+    /// One at a time for each sandbox.
+    pub turns: Turns,
     /// Control groups.
     pub hierarchy: Hierarchy,
     pub spawners: Spawners,
@@ -65,6 +81,8 @@ pub struct House {
     pub processes: Processes,
     /// Ends processes that hold file locks without end.
     locks: LockWatch,
+    /// Ends processes whose sockets hold the kernel's memory without end.
+    sockets: SocketWatch,
     /// Knows who was largest when memory ran out.
     memory: MemoryWatch,
     /// Carries what leaves sandboxes; started with the first that needs it.
@@ -84,6 +102,8 @@ pub struct House {
     pub opened: Instant,
     /// The base layer is brought to the disk once.
     pub syncing_base: Once,
+    /// How many sandboxes were shown what they have used of their disks.
+    pub shown: AtomicUsize,
     /// Where sandboxes that end unasked are reported.
     departed: Mutex<Sender<Departure>>,
 }
@@ -135,6 +155,7 @@ impl House {
         let data = &config.data;
         if privilege == Privilege::Root {
             share::raise_open_files();
+            share::raise_terminals();
         }
         let records = Records::open(data)?;
         let hierarchy = Hierarchy::of_realm(&records.realm()?)?;
@@ -143,11 +164,18 @@ impl House {
         let target = if privilege == Privilege::Root { config.pool } else { 0 };
         let pool = Pool::new(target, hierarchy.clone(), records.clone());
         let (departed, departures) = channel();
+        let store = Arc::new(Store::open(data)?);
+        let shelves = Shelves::new(Arc::clone(&store), data, config.layers.as_deref());
+        let own = data.canonicalize().map_err(Error::file("find", data))?;
+        let others = shelves.places().iter().filter_map(|place| place.canonicalize().ok());
         let house = House {
-            data: data.canonicalize().map_err(Error::file("find", data))?,
+            ours: [own.clone()].into_iter().chain(others.flat_map(|place| storage::tops(&place))).collect(),
+            data: own,
             hold: Hold::of(privilege, &hierarchy),
             records,
-            store: Store::open(data)?,
+            store,
+            shelves,
+            turns: Turns::default(),
             spawners,
             pool: Arc::new(pool),
             base: base::layer(data, usual_ids(privilege))?,
@@ -156,6 +184,7 @@ impl House {
             unmerged: base::unmerged(),
             processes: Processes::of_the_host(),
             locks: LockWatch::default(),
+            sockets: SocketWatch::default(),
             hierarchy,
             memory: match leashes {
                 Leashes::Held => MemoryWatch::resting()?,
@@ -170,6 +199,7 @@ impl House {
             renewed: Mutex::default(),
             opened: Instant::now(),
             syncing_base: Once::new(),
+            shown: AtomicUsize::new(0),
             departed: Mutex::new(departed),
         };
         Ok((house, departures))
@@ -262,7 +292,8 @@ impl House {
         }
         let mut disk = None;
         if spec.storage == Storage::Disk {
-            usage.disk = self.store.used(id)?.bytes;
+            // What a capture keeps is on its account too, and its limit is wider by as much.
+            usage.disk = self.store.used(id)?.bytes.min(limits.disk.unwrap_or(u64::MAX));
             disk = limits.disk.map(|limit| memory_info::Share { limit, used: usage.disk });
         } else if let Ok(live) = self.running(id) {
             usage.disk = live.files_in_memory();
@@ -287,13 +318,18 @@ impl House {
                 let _ = self.watch_memory(&live);
             }
             Task::LetGo(descriptors) => drop(descriptors),
-            Task::Watch => self.watch_locks(),
+            Task::Watch => self.watch_kernel_memory(),
             Task::Tend => {
                 // What cannot be made ahead now, a launch makes and tells why.
                 let _ = self.store.tend(self.pool.target());
                 self.bring_base_to_disk();
             }
             Task::Room => self.look_after_room(),
+            Task::Recount(id) => {
+                // One that is gone has nothing to count; else the next capture does it.
+                let limits = self.spec(&id).map(|spec| self.limits(&spec));
+                let _ = limits.and_then(|limits| Ok(self.store.recount(&id, &limits)?));
+            }
             Task::EmptyTrash => {
                 // What cannot be deleted now is tried again with the next.
                 let _ = self.records.empty_trash();
@@ -306,12 +342,18 @@ impl House {
         &self.base
     }
 
-    fn watch_locks(&self) {
-        if self.privilege != Privilege::Root || self.lock().is_empty() || !self.locks.is_alarmed() {
+    /// What the kernel holds for sandboxes and no control group counts.
+    fn watch_kernel_memory(&self) {
+        if self.privilege != Privilege::Root || self.lock().is_empty() {
             return;
         }
-        let running: Vec<Arc<Live>> = self.lock().values().filter_map(Slot::live).collect();
-        self.locks.enforce(running.iter().filter_map(|live| live.group.as_ref()));
+        let running = || -> Vec<Arc<Live>> { self.lock().values().filter_map(Slot::live).collect() };
+        if self.locks.is_alarmed() {
+            self.locks.enforce(running().iter().filter_map(|live| live.group.as_ref()));
+        }
+        if let Some(alarm) = self.sockets.alarm() {
+            self.sockets.enforce(alarm, running().iter().map(|live| &**live));
+        }
     }
 
     /// Notes who is largest when memory runs out as it happens, not only when somebody asks.

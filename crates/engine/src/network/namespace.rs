@@ -128,7 +128,7 @@ fn proc() -> io::Result<Arc<OwnedFd>> {
 
 /// Settings of the namespace. None of them is part of the wall: where they cannot be made, a sandbox has less comfort and may use
 /// more of the kernel's memory.
-fn settings() -> [(&'static str, &'static str); 6] {
+fn settings() -> [(&'static str, &'static str); 8] {
     // `ping` to oneself without raw sockets, for all groups that this user namespace knows.
     static GROUPS: OnceLock<&str> = OnceLock::new();
     let groups = GROUPS.get_or_init(|| match privilege::held() {
@@ -142,6 +142,11 @@ fn settings() -> [(&'static str, &'static str); 6] {
         // Buffers of the kernel's, which no cgroup of the sandbox pays for. Nothing inside is far away: these are large enough.
         ("sys/net/ipv4/tcp_rmem", "4096 131072 1048576"),
         ("sys/net/ipv4/tcp_wmem", "4096 65536 1048576"),
+        // Options of one socket, memberships in groups for example: no cgroup pays for them either. The kernel's own number until
+        // Linux 6.8, which raised it and has one for each namespace.
+        ("sys/net/core/optmem_max", "20480"),
+        // What is remembered of finished connections; by default 32 MiB.
+        ("sys/net/ipv4/tcp_max_tw_buckets", "16384"),
         // Finished connections are dropped from tracking soon.
         ("sys/net/netfilter/nf_conntrack_tcp_timeout_time_wait", "5"),
         ("sys/net/netfilter/nf_conntrack_udp_timeout", "10"),

@@ -3,13 +3,12 @@
 //! The few messages that a sandbox's network needs are fixed, so they are written down here rather than through a
 //! library that knows them all: a namespace is set up with a handful of system calls and no helper program.
 
-use std::cell::Cell;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 
-use cove_sys::netlink::{self, Answers, Subsystem};
-use rustix::net::{AddressFamily, RecvFlags, recv};
+use cove_sys::netlink::{self, Subsystem};
+use rustix::net::AddressFamily;
 
 pub const REQUEST: u16 = 1;
 pub const ACKNOWLEDGE: u16 = 4;
@@ -91,49 +90,16 @@ impl Attributes<'_> {
 }
 
 /// An open netlink socket of the namespace the thread was in when it was opened.
-pub struct Socket {
-    socket: OwnedFd,
-    /// Numbers the questions, so that an answer that comes late is not taken for another's.
-    questions: Cell<u32>,
-}
+pub struct Socket(OwnedFd);
 
 impl Socket {
     pub fn open(subsystem: Subsystem) -> io::Result<Socket> {
-        Ok(Socket { socket: netlink::open(subsystem)?, questions: Cell::new(0) })
+        Ok(Socket(netlink::open(subsystem)?))
     }
 
     /// Sends the batch and waits for every answer; the first refusal is the result.
     pub fn execute(&self, batch: &Batch) -> io::Result<()> {
-        Ok(netlink::execute(&self.socket, &batch.bytes, batch.answers)?)
-    }
-
-    /// What the host would do with a packet to this address: the type of the route it would take.
-    pub fn route_type(&self, destination: IpAddr) -> io::Result<u8> {
-        const GET_ROUTE: u16 = 26;
-        const DESTINATION: u16 = 1;
-        let (family, bits) = match destination {
-            IpAddr::V4(_) => (AddressFamily::INET, 32),
-            IpAddr::V6(_) => (AddressFamily::INET6, 128),
-        };
-        self.questions.set(self.questions.get().wrapping_add(1));
-        let mut batch = Batch { sequence: self.questions.get(), ..Batch::default() };
-        let fixed = [family.as_raw() as u8, bits, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        batch.message(GET_ROUTE, 0, &fixed, |message| match destination {
-            IpAddr::V4(address) => drop(message.put(DESTINATION, &address.octets())),
-            IpAddr::V6(address) => drop(message.put(DESTINATION, &address.octets())),
-        });
-        netlink::send(&self.socket, &batch.bytes)?;
-        let mut buffer = [0u8; 4096];
-        loop {
-            let (length, _) = recv(&self.socket, &mut buffer[..], RecvFlags::empty())?;
-            let mut answers = Answers(&buffer[..length]);
-            let Some(answer) = answers.find(|answer| answer.sequence == batch.sequence) else { continue };
-            if let Some(Err(errno)) = answer.outcome() {
-                return Err(errno.into());
-            }
-            let short = || io::Error::new(io::ErrorKind::InvalidData, "short netlink answer");
-            return answer.body.get(7).copied().ok_or_else(short);
-        }
+        Ok(netlink::execute(&self.0, &batch.bytes, batch.answers)?)
     }
 }
 

@@ -10,13 +10,15 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 
 use cove_sys::btrfs;
 
 use super::pool::Pool;
 use super::space::Space;
-use super::{Backing, Condition, Error, Kind, NAMES, Used, list, make_upper, trash, trash_of, uppers};
+use super::{
+    Backing, Condition, Error, Kind, NAMES, Used, drafts, layers, list, make_upper, trash, trash_of, uppers, volumes,
+};
 use crate::spec::Limits;
 
 #[derive(Debug)]
@@ -27,6 +29,8 @@ pub(super) struct Btrfs {
     /// The image below, where the filesystem is ours alone.
     pool: Option<Pool>,
     ready: Mutex<Ready>,
+    /// Whether quotas are of the simple kind.
+    simple: OnceLock<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -43,18 +47,37 @@ impl Btrfs {
     pub(super) fn native(data: &Path, top: &Path) -> Option<Btrfs> {
         let directory = File::open(data).ok()?;
         let groups = groups_of(&directory).ok().filter(|groups| groups.exists())?;
-        Some(Btrfs { top: top.to_owned(), groups: RwLock::new(groups), pool: None, ready: Mutex::default() })
+        Some(Btrfs::counting_in(groups, top.to_owned(), None))
     }
 
     /// On a pool's filesystem: quotas are turned on where they are not yet.
     pub(super) fn pooled(pool: Pool) -> Result<Btrfs, Error> {
         let top = pool.top().to_owned();
-        let groups = RwLock::new(counted_in(&top)?);
-        Ok(Btrfs { top, groups, pool: Some(pool), ready: Mutex::default() })
+        Ok(Btrfs::counting_in(counted_in(&top)?, top, Some(pool)))
+    }
+
+    fn counting_in(groups: PathBuf, top: PathBuf, pool: Option<Pool>) -> Btrfs {
+        Btrfs { top, groups: RwLock::new(groups), pool, ready: Mutex::default(), simple: OnceLock::new() }
     }
 
     fn groups(&self) -> PathBuf {
         self.groups.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn has_simple_quotas(&self) -> bool {
+        *self.simple.get_or_init(|| {
+            let mode = fs::read_to_string(self.groups().join("mode")).unwrap_or_default();
+            mode.trim() == "squota"
+        })
+    }
+
+    /// Metadata of a snapshot counts for nobody before it changes; the pool needs room for the commit.
+    fn take_snapshot(&self, from: &Path, to: &Path) -> Result<(), Error> {
+        if let Some(pool) = &self.pool {
+            pool.grow()?;
+        }
+        let (parent, name) = split(to)?;
+        btrfs::snapshot(open(from)?, open(parent)?, name).map_err(Error::at("snapshot to", to))
     }
 
     fn ready_directory(&self) -> PathBuf {
@@ -94,14 +117,23 @@ impl Btrfs {
     /// subvolume at two looks: one may just be in the making.
     fn forget_orphans(&self) -> Result<(), Error> {
         let counted = self.counted()?;
-        let mut alive = BTreeSet::new();
-        for directory in [uppers(&self.top), trash_of(&self.top), self.ready_directory()] {
-            for name in list(&directory)? {
-                if let Ok(number) = File::open(directory.join(name)).and_then(btrfs::subvolume_of) {
-                    alive.insert(number);
-                }
-            }
+        let mut named = Vec::new();
+        for directory in [
+            uppers(&self.top),
+            trash_of(&self.top),
+            self.ready_directory(),
+            layers::folder(&self.top),
+            drafts(&self.top),
+            volumes::folder(&self.top),
+        ] {
+            named.extend(list(&directory)?.into_iter().map(|name| directory.join(name)));
         }
+        named.retain(|path| path.extension().is_none_or(|extension| extension != layers::FACTS));
+        if counted.len() <= named.len() {
+            return Ok(());
+        }
+        let number = |path: &PathBuf| File::open(path).and_then(btrfs::subvolume_of).ok();
+        let alive: BTreeSet<u64> = named.iter().filter_map(number).collect();
         let top = open(&self.top)?;
         let mut ready = self.lock();
         let orphans: BTreeSet<u64> = counted.difference(&alive).copied().collect();
@@ -130,8 +162,7 @@ impl Backing for Btrfs {
     }
 
     fn detail(&self) -> String {
-        let mode = fs::read_to_string(self.groups().join("mode")).unwrap_or_default();
-        let quotas = if mode.trim() == "squota" { "simple quotas" } else { "quota groups" };
+        let quotas = if self.has_simple_quotas() { "simple quotas" } else { "quota groups" };
         match &self.pool {
             Some(pool) => format!("btrfs subvolumes with {quotas} in the image {}", pool.image().display()),
             None => format!("btrfs subvolumes with {quotas} in the data directory"),
@@ -154,18 +185,31 @@ impl Backing for Btrfs {
         Ok(())
     }
 
+    fn make_bare(&self, path: &Path, limits: &Limits) -> Result<(), Error> {
+        if let Some(pool) = &self.pool {
+            pool.grow()?;
+        }
+        let (parent, name) = split(path)?;
+        btrfs::create_subvolume(open(parent)?, name).map_err(Error::at("make subvolume", path))?;
+        self.limit(path, limits).inspect_err(|_| {
+            // The first error is the one to tell; what stays is found by the sweep.
+            let _ = self.erase(path);
+        })
+    }
+
     fn make(&self, path: &Path, limits: &Limits) -> Result<(), Error> {
         if let Some(pool) = &self.pool {
+            if pool.has_failed()? {
+                let reason = "its filesystem has failed and is mounted anew".to_owned();
+                return Err(Error::Broken { path: pool.image().to_owned(), reason });
+            }
             pool.grow()?;
         }
         if self.take_ready(path, limits)?.is_some() {
             return Ok(());
         }
-        let (parent, name) = split(path)?;
-        btrfs::create_subvolume(open(parent)?, name).map_err(Error::at("make subvolume", path))?;
-        let finished = self.limit(path, limits).and_then(|()| make_upper(path).map(|_| ()));
-        finished.inspect_err(|_| {
-            // The first error is the one to tell; what stays is found by the sweep.
+        self.make_bare(path, limits)?;
+        make_upper(path).map(drop).inspect_err(|_| {
             let _ = self.erase(path);
         })
     }
@@ -196,9 +240,22 @@ impl Backing for Btrfs {
     }
 
     fn duplicate(&self, from: &Path, to: &Path, limits: &Limits) -> Result<(), Error> {
-        let (parent, name) = split(to)?;
-        btrfs::snapshot(open(from)?, open(parent)?, name).map_err(Error::at("snapshot to", to))?;
+        self.take_snapshot(from, to)?;
         self.limit(to, limits)
+    }
+
+    fn snapshot(&self, from: &Path, to: &Path) -> Option<Result<(), Error>> {
+        Some(self.take_snapshot(from, to))
+    }
+
+    fn counts_what_is_shared(&self) -> bool {
+        !self.has_simple_quotas()
+    }
+
+    fn unwritten(&self, path: &Path) -> Result<u64, Error> {
+        let file = self.group(path)?.join("rsv_data");
+        let text = fs::read_to_string(&file).map_err(Error::at("read", &file))?;
+        Ok(text.trim().parse().unwrap_or(0))
     }
 
     fn keep_ready(&self, count: usize) -> Result<(), Error> {

@@ -5,16 +5,16 @@
 //! source was written by hostile code, so nothing in it is ever followed. What has several names gets one more in a folder of
 //! its own for as long as the copy takes, so that nobody has to remember where the first was.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, XattrFlags, chmodat,
-    chownat, copy_file_range, fgetxattr, flistxattr, fsetxattr, ftruncate, ioctl_ficlone, linkat, mkdirat, mknodat,
-    openat, readlinkat, seek, statat, symlinkat, utimensat,
+    chownat, copy_file_range, fgetxattr, flistxattr, fremovexattr, fsetxattr, ftruncate, ioctl_ficlone, linkat,
+    mkdirat, mknodat, openat, readlinkat, seek, statat, symlinkat, utimensat,
 };
-use rustix::io::Errno;
+use rustix::io::{Errno, pread, pwrite};
 
 use super::{Error, trash};
 
@@ -26,25 +26,44 @@ const LINKS: &str = ".links-of-a-copy";
 
 /// Copies what is in the directory `from` into the directory `to`, which exists; existing names are kept.
 pub(super) fn tree(from: &Path, to: &Path) -> Result<(), Error> {
-    let links = to.join(LINKS);
-    trash::delete(&links)?;
-    mkdirat(CWD, &links, Mode::RWXU).map_err(Error::at("make", &links))?;
-    let copied = || -> Result<(), Error> {
-        let copy = Copy { links: open(CWD, &links).map_err(Error::at("open", &links))? };
-        let source = open(CWD, from).map_err(Error::at("open", from))?;
-        let target = open(CWD, to).map_err(Error::at("open", to))?;
-        copy.directory(source.as_fd(), target.as_fd(), 0).map_err(Error::at("copy", from))
-    };
-    let copied = copied();
-    copied.and(trash::delete(&links))
+    let source = open(CWD, from).map_err(Error::at("open", from))?;
+    Copier::into(to, |copier, target| copier.directory(source.as_fd(), target, 0).map_err(Error::at("copy", from)))
 }
 
-struct Copy {
+/// Copies these directories of `from`, where it has them, into the directory `to`; existing ones are filled.
+pub(super) fn parts(from: BorrowedFd<'_>, to: &Path, names: &[&str]) -> Result<(), Error> {
+    Copier::into(to, |copier, target| {
+        names.iter().try_for_each(|name| {
+            let name = CString::new(*name).map_err(|_| Errno::INVAL).map_err(Error::at("copy to", to))?;
+            match statat(from, &name, AtFlags::SYMLINK_NOFOLLOW) {
+                Err(Errno::NOENT) => Ok(()),
+                _ => copier.entry(from, target, &name, 0).map_err(Error::at("copy to", to)),
+            }
+        })
+    })
+}
+
+/// Copies files of one tree into another and knows which of them are one.
+pub(super) struct Copier {
     /// By device and inode of the source.
     links: OwnedFd,
 }
 
-impl Copy {
+impl Copier {
+    /// Has a folder of its own in the target meanwhile.
+    pub(super) fn into(to: &Path, act: impl FnOnce(&Copier, BorrowedFd<'_>) -> Result<(), Error>) -> Result<(), Error> {
+        let links = to.join(LINKS);
+        trash::delete(&links)?;
+        mkdirat(CWD, &links, Mode::RWXU).map_err(Error::at("make", &links))?;
+        let copied = || -> Result<(), Error> {
+            let copier = Copier { links: open(CWD, &links).map_err(Error::at("open", &links))? };
+            let target = open(CWD, to).map_err(Error::at("open", to))?;
+            act(&copier, target.as_fd())
+        };
+        let copied = copied();
+        copied.and(trash::delete(&links))
+    }
+
     fn directory(&self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, depth: usize) -> Result<(), Errno> {
         if depth > DEEPEST {
             return Err(Errno::NAMETOOLONG);
@@ -60,7 +79,14 @@ impl Copy {
         Ok(())
     }
 
-    fn entry(&self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &CStr, depth: usize) -> Result<(), Errno> {
+    /// One name with all below it.
+    pub(super) fn entry(
+        &self,
+        from: BorrowedFd<'_>,
+        to: BorrowedFd<'_>,
+        name: &CStr,
+        depth: usize,
+    ) -> Result<(), Errno> {
         let told = statat(from, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let kind = FileType::from_raw_mode(told.st_mode);
         // A socket is nothing without its listener, and a second name for one leads to nothing.
@@ -75,6 +101,7 @@ impl Copy {
                 other => return other,
             }
         }
+        let owned = || own(to, name, &told);
         match kind {
             FileType::Directory => {
                 match mkdirat(to, name, Mode::RWXU) {
@@ -82,6 +109,7 @@ impl Copy {
                     Err(errno) => return Err(errno),
                 }
                 let (source, target) = (open(from, name)?, open(to, name)?);
+                owned()?;
                 attributes(source.as_fd(), target.as_fd())?;
                 self.directory(source.as_fd(), target.as_fd(), depth + 1)?;
             }
@@ -91,13 +119,20 @@ impl Copy {
                 let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let target = openat(to, name, flags, Mode::RWXU)?;
                 data(source.as_fd(), target.as_fd(), told.st_size as u64)?;
+                owned()?;
                 attributes(source.as_fd(), target.as_fd())?;
             }
-            FileType::Symlink => symlinkat(readlinkat(from, name, Vec::new())?, to, name)?,
+            FileType::Symlink => {
+                symlinkat(readlinkat(from, name, Vec::new())?, to, name)?;
+                owned()?;
+            }
             // Fifos and whiteouts.
-            _ => mknodat(to, name, kind, Mode::RWXU, told.st_rdev)?,
+            _ => {
+                mknodat(to, name, kind, Mode::RWXU, told.st_rdev)?;
+                owned()?;
+            }
         }
-        finish(to, name, &told, kind)?;
+        finish(to, name, &told)?;
         if several {
             linkat(to, name, &self.links, &first, AtFlags::empty())?;
         }
@@ -105,11 +140,15 @@ impl Copy {
     }
 }
 
-/// Owner before mode, since a change of owner takes set-user-id away; times last.
-fn finish(to: BorrowedFd<'_>, name: &CStr, told: &Stat, kind: FileType) -> Result<(), Errno> {
+/// Before attributes and mode: a change of owner, and a write, take file capabilities and set-user-id away.
+fn own(to: BorrowedFd<'_>, name: &CStr, told: &Stat) -> Result<(), Errno> {
     let (owner, group) = (Uid::from_raw(told.st_uid), Gid::from_raw(told.st_gid));
-    chownat(to, name, Some(owner), Some(group), AtFlags::SYMLINK_NOFOLLOW)?;
-    if kind != FileType::Symlink {
+    chownat(to, name, Some(owner), Some(group), AtFlags::SYMLINK_NOFOLLOW)
+}
+
+/// Mode and times, of a directory after all that is in it.
+fn finish(to: BorrowedFd<'_>, name: &CStr, told: &Stat) -> Result<(), Errno> {
+    if FileType::from_raw_mode(told.st_mode) != FileType::Symlink {
         chmodat(to, name, Mode::from_raw_mode(told.st_mode), AtFlags::empty())?;
     }
     let time = |seconds: i64, nanoseconds: u64| Timespec { tv_sec: seconds, tv_nsec: nanoseconds as i64 };
@@ -118,6 +157,20 @@ fn finish(to: BorrowedFd<'_>, name: &CStr, told: &Stat, kind: FileType) -> Resul
         last_modification: time(told.st_mtime, told.st_mtime_nsec),
     };
     utimensat(to, name, &times, AtFlags::SYMLINK_NOFOLLOW)
+}
+
+/// Owner, attributes, mode and times of a directory that exists on both sides.
+pub(super) fn directory_facts(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &CStr, told: &Stat) -> Result<(), Errno> {
+    let (source, target) = (open(from, name)?, open(to, name)?);
+    own(to, name, told)?;
+    for stale in names(target.as_fd())?.into_iter().filter(|name| !name.contains(".overlay.")) {
+        match fremovexattr(&target, &stale) {
+            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    attributes(source.as_fd(), target.as_fd())?;
+    finish(to, name, told)
 }
 
 /// Shares the data, or copies it without its holes.
@@ -137,11 +190,37 @@ pub(super) fn data(from: BorrowedFd<'_>, to: BorrowedFd<'_>, size: u64) -> Resul
         let (mut read, mut write) = (begin, begin);
         while read < end {
             let length = usize::try_from(end - read).unwrap_or(usize::MAX).min(1 << 30);
-            if copy_file_range(from, Some(&mut read), to, Some(&mut write), length)? == 0 {
-                break;
+            match copy_file_range(from, Some(&mut read), to, Some(&mut write), length) {
+                Ok(0) => break,
+                Ok(_) => {}
+                // Not between filesystems of two kinds.
+                Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                    pour(from, to, read, end)?;
+                    break;
+                }
+                Err(errno) => return Err(errno),
             }
         }
         at = end.max(begin + 1);
+    }
+    Ok(())
+}
+
+/// Copies a range through memory.
+fn pour(from: BorrowedFd<'_>, to: BorrowedFd<'_>, mut at: u64, end: u64) -> Result<(), Errno> {
+    let mut buffer = vec![0; 1 << 20];
+    while at < end {
+        let most = usize::try_from(end - at).unwrap_or(usize::MAX).min(buffer.len());
+        let count = rustix::io::retry_on_intr(|| pread(from, &mut buffer[..most], at))?;
+        if count == 0 {
+            break;
+        }
+        let mut written = 0;
+        while written < count {
+            let place = at + written as u64;
+            written += rustix::io::retry_on_intr(|| pwrite(to, &buffer[written..count], place))?;
+        }
+        at += count as u64;
     }
     Ok(())
 }
@@ -182,6 +261,21 @@ mod tests {
     use super::*;
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    #[test]
+    fn a_copy_to_another_filesystem_has_all_bytes_and_holes() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap());
+        let mut bytes = vec![0; 5 << 20];
+        bytes[3..4000].fill(7);
+        bytes[(3 << 20)..(3 << 20) + 1_500_000].fill(9);
+        let file = fs::File::create(from.path().join("file")).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &bytes[..4096], 0).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &bytes[3 << 20..], 3 << 20).unwrap();
+        tree(from.path(), to.path()).unwrap();
+        let copy = to.path().join("file");
+        assert_eq!(fs::read(&copy).unwrap(), bytes);
+        assert!(fs::metadata(&copy).unwrap().blocks() * 512 < 4 << 20, "holes stay holes");
+    }
 
     #[test]
     fn a_copy_has_everything_the_overlay_needs() {

@@ -9,6 +9,8 @@
 //! * Copies that share their blocks (`cp --reflink`): what they share is in `links` once, and each is an empty entry with a
 //!   record that says which.
 //!
+//! A layer travels to another server in the same form ([`write_layer`]), with file capabilities.
+//!
 //! What import would refuse is refused here, while the files are still there: an archive that was written to its end can
 //! be read again within the sandbox's own limits.
 
@@ -53,8 +55,26 @@ const WORTH_SHARING: u64 = 16 << 10;
 /// Pieces of a file whose places are compared.
 const PIECES: usize = 1 << 16;
 
+/// Which attributes go along.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Attributes {
+    /// Those that mean the same everywhere: for archives that leave the installation.
+    Portable,
+    /// File capabilities too: a layer on another server of the same installation is the same layer.
+    OfLayer,
+}
+
+/// Taken away by a change of owner: import sets it last.
+pub(super) const CAPABILITY: &str = "security.capability";
+
+impl Attributes {
+    pub(super) fn take(self, name: &str) -> bool {
+        is_portable(name) || self == Attributes::OfLayer && name == CAPABILITY
+    }
+}
+
 /// Attributes that mean the same on another machine.
-pub(super) fn is_portable(name: &str) -> bool {
+fn is_portable(name: &str) -> bool {
     match name.split_once(".overlay.") {
         Some(("user" | "trusted", mark)) => matches!(mark, "opaque" | "whiteout"),
         _ => name.starts_with("user."),
@@ -63,15 +83,31 @@ pub(super) fn is_portable(name: &str) -> bool {
 
 /// `room` is how many bytes of content the archive may have.
 pub(super) fn write<W: Write>(upper: &Path, room: Option<u64>, writer: W) -> Result<W, Error> {
+    write_folders(upper, &FOLDERS, room, Attributes::Portable, writer)
+}
+
+/// A layer, which need not have both folders, as it is.
+pub(super) fn write_layer<W: Write>(layer: &Path, writer: W) -> Result<W, Error> {
+    let there: Vec<&str> = FOLDERS.into_iter().filter(|folder| layer.join(folder).is_dir()).collect();
+    write_folders(layer, &there, None, Attributes::OfLayer, writer)
+}
+
+fn write_folders<W: Write>(
+    top: &Path,
+    folders: &[&str],
+    room: Option<u64>,
+    attributes: Attributes,
+    writer: W,
+) -> Result<W, Error> {
     let room = room.unwrap_or(BYTES).min(BYTES);
     let (linked, shared) = (HashMap::new(), HashMap::new());
-    let mut export = Export { builder: Builder::new(writer), linked, shared, entries: 0, bytes: 0, room };
-    for folder in FOLDERS {
-        let path = upper.join(folder);
+    let mut export = Export { builder: Builder::new(writer), attributes, linked, shared, entries: 0, bytes: 0, room };
+    for folder in folders {
+        let path = top.join(folder);
         let directory = open(rustix::fs::CWD, &path).map_err(Error::at("open", &path))?;
         export.directory(directory.as_fd(), Path::new(folder), 0).map_err(|failed| failed.at(&path))?;
     }
-    export.builder.into_inner().map_err(Error::at("export", upper))
+    export.builder.into_inner().map_err(Error::at("export", top))
 }
 
 /// Why a tree cannot be written.
@@ -103,6 +139,7 @@ fn refuse(path: &Path, why: impl Into<String>) -> Failed {
 
 struct Export<W: Write> {
     builder: Builder<W>,
+    attributes: Attributes,
     /// Inodes with several names that are in the archive, and the number of each.
     linked: HashMap<u64, u32>,
     /// Contents with several owners that are in the archive, by where they lie, and the number of each.
@@ -119,7 +156,7 @@ impl<W: Write> Export<W> {
         if depth > DEEPEST {
             return Err(refuse(path, format!("it lies deeper than {DEEPEST} folders")));
         }
-        let records = attributes(directory)?;
+        let records = attributes(directory, self.attributes)?;
         self.append(path, header(&fstat(directory)?, EntryType::Directory), records, io::empty())?;
         let mut entries = Dir::read_from(directory)?;
         while let Some(entry) = entries.read() {
@@ -168,7 +205,7 @@ impl<W: Write> Export<W> {
             FileType::RegularFile => {
                 let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
                 let file = File::from(openat(parent, name, flags, Mode::empty())?);
-                let records = attributes(file.as_fd())?;
+                let records = attributes(file.as_fd(), self.attributes)?;
                 match place(&file, told)? {
                     None => self.file(&file, told, path, records),
                     Some(key) => self.copy(&file, told, path, records, key),
@@ -253,9 +290,9 @@ impl<W: Write> Export<W> {
 }
 
 /// Written before the entry they belong to.
-fn attributes(file: BorrowedFd<'_>) -> io::Result<Records> {
+fn attributes(file: BorrowedFd<'_>, which: Attributes) -> io::Result<Records> {
     let mut records = Records::new();
-    for name in copy::names(file)?.into_iter().filter(|name| is_portable(name)) {
+    for name in copy::names(file)?.into_iter().filter(|name| which.take(name)) {
         let mut value = vec![0; 65_536];
         match fgetxattr(file, &name, &mut value[..]) {
             Err(Errno::NODATA) => continue,

@@ -3,7 +3,7 @@
 //! Every entry is put in place by descriptors, name by name, and no link on the way is followed, so nothing lands outside.
 //! Refused: other folders than `root`, `usr` and `links` (what several names mean; gone when all is there), `..`, devices other than the whiteout, owners outside a
 //! sandbox's 65,536, and more of anything than the bounds allow. Of the extended attributes only those come
-//! through that mean the same everywhere; file capabilities do not.
+//! through that mean the same everywhere; file capabilities only with a layer, which another server had as it is.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -23,7 +23,9 @@ use rustix::io::Errno;
 use tar::{Archive, Entry, EntryType};
 
 use super::Error;
-use super::export::{CLONE, ENCODED, FOLDERS, LINKS, PLAIN, SPARSE_COUNT, SPARSE_MAP, SPARSE_SIZE, is_portable};
+use super::export::{
+    Attributes, CAPABILITY, CLONE, ENCODED, FOLDERS, LINKS, PLAIN, SPARSE_COUNT, SPARSE_MAP, SPARSE_SIZE,
+};
 use super::{copy, sparse, trash};
 
 /// A sandbox's range of ids.
@@ -38,10 +40,19 @@ const BLOCK: usize = 4096;
 
 /// Puts what is in the archive into `upper`, whose folders exist and are empty.
 pub(super) fn read(upper: &Path, reader: impl Read) -> Result<(), Error> {
+    read_with(upper, Attributes::Portable, reader)
+}
+
+/// Puts a layer's archive into an empty directory.
+pub(super) fn read_layer(draft: &Path, reader: impl Read) -> Result<(), Error> {
+    read_with(draft, Attributes::OfLayer, reader)
+}
+
+fn read_with(upper: &Path, attributes: Attributes, reader: impl Read) -> Result<(), Error> {
     let top = open(rustix::fs::CWD, upper).map_err(Error::at("open", upper))?;
     let budget = Rc::new(Cell::new(METADATA));
     let mut archive = Archive::new(Bounded { inner: reader, budget: Rc::clone(&budget) });
-    let mut import = Import { top, bytes: 0, open: Vec::new() };
+    let mut import = Import { top, attributes, bytes: 0, open: Vec::new() };
     let mut entries = archive.entries().map_err(Error::at("read an archive for", upper))?;
     for count in 0.. {
         budget.set(METADATA);
@@ -74,6 +85,7 @@ impl<R: Read> Read for Bounded<R> {
 
 struct Import {
     top: OwnedFd,
+    attributes: Attributes,
     bytes: u64,
     /// The directories above the last entry, with their times: adding files changes the times, so they are set at the
     /// end. Never more than one path of them: a sandbox can have millions of directories with names of any length.
@@ -83,7 +95,7 @@ struct Import {
 impl Import {
     fn entry<R: Read>(&mut self, entry: &mut Entry<'_, R>) -> Result<(), Error> {
         let path = checked(entry)?;
-        let records = records(entry)?;
+        let records = records(entry, self.attributes)?;
         let header = entry.header();
         let (user, group) = (header.uid().unwrap_or(IDS), header.gid().unwrap_or(IDS));
         if user >= IDS || group >= IDS {
@@ -116,6 +128,9 @@ impl Import {
             chownat(&parent, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?;
             if made != Made::Symlink {
                 chmodat(&parent, name, mode, AtFlags::empty())?;
+            }
+            if let Some(capability) = &records.capability {
+                empower(&parent, name, capability)?;
             }
             utimensat(&parent, name, &times(time), AtFlags::SYMLINK_NOFOLLOW)
         };
@@ -274,6 +289,8 @@ fn checked<R: Read>(entry: &Entry<'_, R>) -> Result<PathBuf, Error> {
 /// What the records before an entry say of it.
 struct Records {
     attributes: Vec<(String, Vec<u8>)>,
+    /// Of a regular file; set when its owner is.
+    capability: Option<Vec<u8>>,
     content: Content,
 }
 
@@ -286,8 +303,9 @@ enum Content {
     Of(PathBuf),
 }
 
-fn records<R: Read>(entry: &mut Entry<'_, R>) -> Result<Records, Error> {
-    let mut attributes = Vec::new();
+fn records<R: Read>(entry: &mut Entry<'_, R>, which: Attributes) -> Result<Records, Error> {
+    let (mut attributes, mut capability) = (Vec::new(), None);
+    let is_file = matches!(entry.header().entry_type(), EntryType::Regular | EntryType::Continuous);
     let (mut size, mut map, mut content) = (None, None, Content::Plain);
     let mut wrong = None;
     let length = entry.size();
@@ -313,8 +331,11 @@ fn records<R: Read>(entry: &mut Entry<'_, R>) -> Result<Records, Error> {
                     (_, Some(name)) => STANDARD.decode(value).ok().map(|value| (name, value)),
                     _ => None,
                 };
-                let portable = value.filter(|(name, _)| is_portable(name));
-                attributes.extend(portable.map(|(name, value)| (name.to_owned(), value)));
+                match value.filter(|(name, _)| which.take(name)) {
+                    Some((CAPABILITY, value)) if is_file && is_of_any_root(&value) => capability = Some(value),
+                    Some((CAPABILITY, _)) | None => {}
+                    Some((name, value)) => attributes.push((name.to_owned(), value)),
+                }
             }
         }
     }
@@ -328,7 +349,23 @@ fn records<R: Read>(entry: &mut Entry<'_, R>) -> Result<Records, Error> {
     if matches!(&content, Content::Of(first) if !is_shared(first)) {
         wrong = Some("its content is said to be that of an entry outside of links");
     }
-    wrong.map_or(Ok(Records { attributes, content }), |why| Err(refuse(entry, why)))
+    wrong.map_or(Ok(Records { attributes, capability, content }), |why| Err(refuse(entry, why)))
+}
+
+/// A file capability of the second version (capabilities(7)): it names no user namespace, so it means the same in each
+/// sandbox. `VFS_CAP_REVISION_2` is in its highest byte.
+fn is_of_any_root(value: &[u8]) -> bool {
+    value.len() == 20 && value[3] == 2
+}
+
+/// Those that the filesystem does not take stay behind, as in every copy.
+fn empower(parent: &OwnedFd, name: &OsStr, capability: &[u8]) -> Result<(), Errno> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = openat(parent, name, flags, Mode::empty())?;
+    match fsetxattr(&file, CAPABILITY, capability, XattrFlags::empty()) {
+        Err(Errno::PERM | Errno::OPNOTSUPP) => Ok(()),
+        other => other,
+    }
 }
 
 fn put(file: impl AsFd, attributes: &[(String, Vec<u8>)]) -> io::Result<()> {

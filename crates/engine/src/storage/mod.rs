@@ -7,15 +7,29 @@
 //!   pool       root with loop devices and mkfs.btrfs: one btrfs image, subvolumes           │ a tmpfs needs none of
 //!   plain      directories; nothing holds a limit, so a limit is refused                    │ them
 //! ```
-//! Every rung has the same shape on disk: `uppers/<id>/{root,root-work,usr,usr-work}` and `trash/`. Removal is a rename
-//! into the trash, at once; deletion happens later and elsewhere ([`Store::empty_trash`]). Nothing is remembered
-//! but what is on disk, so a server that comes back finds all of it.
+//! Every rung has the same shape on disk. Removal is a rename into the trash, at once; deletion happens later and
+//! elsewhere ([`Store::empty_trash`]). Nothing is remembered but what is on disk, so a server that comes back finds all
+//! of it.
+//! ```text
+//!   uppers/<id>/{root,root-work,usr,usr-work}    what a sandbox writes
+//!   layers/<id>/{root,usr}, layers/<id>.json     read-only, and the facts about it  (layers.rs)
+//!   volumes/<id>/                                shared by sandboxes                (volumes.rs)
+//!   manifests/<id>                               what files an upper or a layer has (manifest/)
+//!   drafts/<mark>/                               in the making, by the process in the mark
+//!   trash/                                       to be deleted
+//! ```
+//! On btrfs each of them is a subvolume of one filesystem, so that an upper becomes a layer, and a layer an upper, by one
+//! snapshot.
 
 mod btrfs;
 mod copy;
 mod error;
 mod export;
 mod import;
+mod layers;
+mod manifest;
+mod merge;
+mod packages;
 mod plain;
 mod pool;
 mod project_quota;
@@ -23,20 +37,30 @@ mod space;
 mod sparse;
 mod tmpfs;
 mod trash;
+mod volumes;
 
 use std::fmt::Debug;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags, XattrFlags, openat, renameat_with};
+use rustix::io::Errno;
+
 pub use error::Error;
+pub(crate) use layers::linked as linked_data;
+pub use layers::{Draft, HeldLayer, LayerInfo, is_missing};
+pub use manifest::{Against, Checked, Digest, How, Problem, ProblemKind, Sealed, Watch};
+pub use packages::TIME;
 pub use space::{Health, Space};
 pub use tmpfs::Tmpfs;
 
+use crate::process;
 use crate::spec::{Limits, SandboxId, Storage};
 
 /// The directories of an upper: over the root, over `/usr`, and overlayfs's work directory for each.
@@ -50,6 +74,20 @@ const WORKS: [&str; 2] = [NAMES[1], NAMES[3]];
 /// Where overlayfs marks in its work directory that nothing was synced; it refuses to mount such an upper again
 /// (overlayfs.rst, "Volatile mount").
 const UNSYNCED: &str = "work/incompat";
+
+/// Attributes of an upper's own directory, which the sandbox never sees. Bytes that a clone has from its source and that
+/// do not count towards its limit:
+const INHERITED: &str = "user.cove.inherited";
+/// Bytes that count towards the limit of who wrote them although they may be a layer's or a clone's alone by now:
+const PINNED: &str = "user.cove.pinned";
+
+/// More than this waiting to be written is written out before a sandbox is frozen.
+const MUCH_UNWRITTEN: u64 = 4 << 20;
+
+/// How long a sandbox's files may take to be counted. One with more than that many keeps what it was given.
+const RECOUNT: Duration = Duration::from_secs(5);
+
+const UNLIMITED: Limits = Limits { cpus: 1.0, memory: 0, pids: 0, disk: None, inodes: None };
 
 /// Looking after a pool costs a millisecond or so; not with each sandbox.
 const HOUSE_KEPT_EVERY: Duration = Duration::from_secs(1);
@@ -114,14 +152,35 @@ trait Backing: Debug + Send + Sync {
     fn adopt(&self) -> Result<(), Error> {
         Ok(())
     }
-    /// Makes an upper at `path`, its four directories in it, with its limit.
-    fn make(&self, path: &Path, limits: &Limits) -> Result<(), Error>;
+    /// Makes an empty directory at `path` with a limit on what is in it. A failure leaves nothing.
+    fn make_bare(&self, path: &Path, limits: &Limits) -> Result<(), Error>;
+    /// The same with the four directories of an upper in it.
+    fn make(&self, path: &Path, limits: &Limits) -> Result<(), Error> {
+        self.make_bare(path, limits)?;
+        make_upper(path).map(drop).inspect_err(|_| {
+            // The first error is the one to report; the sweep finds what stays.
+            let _ = self.erase(path);
+        })
+    }
     fn set_limit(&self, path: &Path, limits: &Limits) -> Result<(), Error>;
     fn used(&self, path: &Path) -> Result<Used, Error>;
     /// Deletes what `make` made, from the trash.
     fn erase(&self, path: &Path) -> Result<(), Error>;
     /// Makes `to` with everything in `from`.
     fn duplicate(&self, from: &Path, to: &Path, limits: &Limits) -> Result<(), Error>;
+    /// Makes `to` what `from` is at this instant, in one act and on the disk when it returns. `None` where that takes a
+    /// copy.
+    fn snapshot(&self, _from: &Path, _to: &Path) -> Option<Result<(), Error>> {
+        None
+    }
+    /// Whether what a snapshot has from its source counts towards its own limit too.
+    fn counts_what_is_shared(&self) -> bool {
+        true
+    }
+    /// Bytes that wait to be written to the disk.
+    fn unwritten(&self, _path: &Path) -> Result<u64, Error> {
+        Ok(0)
+    }
     /// Makes empty ones ahead, where that is worth it.
     fn keep_ready(&self, _count: usize) -> Result<(), Error> {
         Ok(())
@@ -235,27 +294,33 @@ impl Store {
     pub fn resize(&self, id: &SandboxId, limits: &Limits) -> Result<(), Error> {
         let path = self.existing(id)?;
         let backing = &self.backing()?.1;
-        if let Some(limit) = limits.disk {
+        let wider = widened(&path, limits);
+        if let (Some(limit), Some(wider)) = (limits.disk, wider.disk) {
             let used = backing.used(&path)?.bytes;
-            if used > limit {
-                return Err(Error::InUse { id: id.clone(), limit, used });
+            if used > wider {
+                return Err(Error::InUse { of: format!("sandbox {id}"), limit, used });
             }
         }
-        backing.set_limit(&path, limits)
+        backing.set_limit(&path, &wider)
     }
 
     /// A rename: fast, whatever its size. Already gone: nothing to do.
     pub fn remove(&self, id: &SandboxId) -> Result<(), Error> {
         let Some((top, _)) = self.used_backing()? else { return Ok(()) };
-        let path = uppers(top).join(id.as_str());
+        manifest::forget(top, id.as_str())?;
+        self.throw_away(top, &uppers(top).join(id.as_str()), id.as_str())
+    }
+
+    /// A rename into the trash. Already gone: nothing to do.
+    fn throw_away(&self, top: &Path, path: &Path, label: &str) -> Result<(), Error> {
         loop {
             let number = self.removed.fetch_add(1, Ordering::Relaxed);
-            let target = trash_of(top).join(format!("{id}.{}.{number}", std::process::id()));
-            match fs::rename(&path, &target) {
+            let target = trash_of(top).join(format!("{label}.{}.{number}", std::process::id()));
+            match fs::rename(path, &target) {
                 Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
                 // A process with our number left it there before a restart.
                 Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty) => {}
-                other => return other.map_err(Error::at("move to the trash", &path)),
+                other => return other.map_err(Error::at("move to the trash", path)),
             }
         }
     }
@@ -279,18 +344,115 @@ impl Store {
 
     /// A copy of a sandbox's files as they are at this moment, for a new sandbox; on btrfs a snapshot, whatever their
     /// size. The caller freezes a sandbox that runs. Overlayfs's work directories are not copied.
-    pub fn clone(&self, id: &SandboxId, new: &SandboxId, limits: &Limits) -> Result<Upper, Error> {
-        let (from, to) = (self.existing(id)?, self.path(new)?);
-        if to.exists() {
-            return Err(Error::Exists(new.clone()));
-        }
+    pub fn clone_upper(&self, id: &SandboxId, new: &SandboxId, limits: &Limits) -> Result<Upper, Error> {
+        let from = self.existing(id)?;
         let backing = &self.backing()?.1;
-        let cloned = backing.duplicate(&from, &to, limits).and_then(|()| fresh_work(&to));
-        if cloned.is_err() {
+        let inherited = inherited(&from) + backing.used(&from)?.bytes;
+        self.make_whole(new, |path| {
+            backing.duplicate(&from, path, limits)?;
+            self.as_upper(path, inherited)
+        })
+    }
+
+    /// Whether a copy of an upper is one act of the filesystem's, whatever its size.
+    pub fn makes_snapshots(&self) -> Result<bool, Error> {
+        Ok(matches!(self.backing()?.1.kind(), Kind::Btrfs | Kind::Pool))
+    }
+
+    /// Makes an upper under another name, which it gets when it is whole: whoever finds one after a crash can use it.
+    fn make_whole(&self, new: &SandboxId, make: impl FnOnce(&Path) -> Result<(), Error>) -> Result<Upper, Error> {
+        let (top, backing) = self.backing()?;
+        let (draft, path) = (drafts(top).join(process::mark()), self.path(new)?);
+        let named = make(&draft).and_then(|()| match renameat_with(CWD, &draft, CWD, &path, RenameFlags::NOREPLACE) {
+            Err(Errno::EXIST) => Err(Error::Exists(new.clone())),
+            other => other.map_err(Error::at("name", &path)),
+        });
+        if named.is_err() {
             // The first error is the one to report; the sweep finds what stays.
-            let _ = self.remove(new);
+            let _ = backing.erase(&draft);
         }
-        cloned.map(|()| Upper::Directories(Directories::below(&to)))
+        named.map(|()| Upper::Directories(Directories::below(&path)))
+    }
+
+    /// Makes a snapshot of an upper or a layer an upper of its own.
+    fn as_upper(&self, path: &Path, inherited: u64) -> Result<(), Error> {
+        for name in [NAMES[0], NAMES[2]].map(|name| path.join(name)) {
+            if !name.exists() {
+                make_directory(&name)?;
+            }
+        }
+        fresh_work(path)?;
+        if !self.backing()?.1.counts_what_is_shared() {
+            note(path, INHERITED, inherited)?;
+            note(path, PINNED, 0)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Store::clone_upper`], of files that lie somewhere else: those of a sandbox in memory. They are copied.
+    pub fn clone_files(&self, files: BorrowedFd<'_>, new: &SandboxId, limits: &Limits) -> Result<Upper, Error> {
+        let backing = &self.backing()?.1;
+        self.make_whole(new, |path| {
+            backing.make(path, limits)?;
+            copy::parts(files, path, &[NAMES[0], NAMES[2]])
+        })
+    }
+
+    /// After a snapshot of a sandbox: what it has now stays on its account for as long as the snapshot does, even if the
+    /// sandbox deletes or rewrites it. So that it can, its limit is raised by as much. Nothing to do where what is shared is
+    /// counted by who has it.
+    pub fn pin(&self, id: &SandboxId, limits: &Limits) -> Result<(), Error> {
+        let path = self.existing(id)?;
+        let backing = &self.backing()?.1;
+        if backing.counts_what_is_shared() {
+            return Ok(());
+        }
+        let used = backing.used(&path)?.bytes;
+        let wider = Limits { disk: limits.disk.map(|limit| limit.saturating_add(used)), ..*limits };
+        // First: one that is at its limit has no room for the note either.
+        backing.set_limit(&path, &wider)?;
+        note(&path, PINNED, used)
+    }
+
+    /// Takes back what [`Store::pin`] gave where a sandbox made use of it to have more than its limit. Counts its files: for a
+    /// background thread.
+    pub fn recount(&self, id: &SandboxId, limits: &Limits) -> Result<(), Error> {
+        let path = self.existing(id)?;
+        let backing = &self.backing()?.1;
+        let Some(limit) = limits.disk.filter(|_| noted(&path, PINNED) > 0) else { return Ok(()) };
+        let Some(counted) = plain::count_within(&path, RECOUNT)? else { return Ok(()) };
+        if counted.bytes.saturating_sub(inherited(&path)) <= limit {
+            return Ok(());
+        }
+        let used = backing.used(&path)?.bytes;
+        note(&path, PINNED, used.saturating_sub(limit))?;
+        backing.set_limit(&path, &Limits { disk: Some(used), ..*limits })
+    }
+
+    /// Writes out what waits to be written of one sandbox, where that is much: nobody is frozen meanwhile. Not by syncfs(2),
+    /// which waits for what all the others wrote.
+    pub fn settle(&self, id: &SandboxId) -> Result<(), Error> {
+        let path = self.existing(id)?;
+        let (top, backing) = self.backing()?;
+        // A sandbox that writes faster than the disk is never done.
+        for _ in 0..2 {
+            if backing.unwritten(&path)? < MUCH_UNWRITTEN {
+                break;
+            }
+            let passing = drafts(top).join(process::mark());
+            match backing.snapshot(&path, &passing) {
+                None => break,
+                Some(done) => done.and_then(|()| backing.erase(&passing))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// What a small file of a sandbox's root holds; `None` where there is none, or a link on the way, or more than `most`.
+    pub fn read_small(&self, id: &SandboxId, path: &str, most: usize) -> Result<Option<Vec<u8>>, Error> {
+        let upper = self.existing(id)?;
+        let root = open_directory(CWD, upper.join(NAMES[0])).map_err(Error::at("open", &upper))?;
+        Ok(read_beneath(&root, path, most))
     }
 
     /// Writes a stopped sandbox's files as a tar archive with the folders `root` and `usr`. What could not be imported again
@@ -451,10 +613,13 @@ impl Store {
     }
 
     fn install(&self, top: PathBuf, backing: Box<dyn Backing>) -> Result<&Rung, Error> {
-        for path in [top.clone(), uppers(&top), trash_of(&top)] {
+        let folders = [uppers(&top), trash_of(&top), layers::folder(&top), drafts(&top)];
+        for path in [top.clone()].into_iter().chain(folders).chain([volumes::folder(&top), manifest::folder(&top)]) {
             make_private(&path)?;
         }
         backing.adopt()?;
+        layers::sweep(&top, &*backing)?;
+        manifest::sweep(&top)?;
         Ok(self.backing.get_or_init(|| (top, backing)))
     }
 }
@@ -496,12 +661,66 @@ fn choose(data: &Path) -> Result<Rung, Error> {
     }
 }
 
+/// Where a data directory's storage can be, whichever rung it has.
+pub(crate) fn tops(data: &Path) -> [PathBuf; 2] {
+    ["pool", "storage"].map(|name| data.join(name))
+}
+
 fn uppers(top: &Path) -> PathBuf {
     top.join("uppers")
 }
 
 fn trash_of(top: &Path) -> PathBuf {
     top.join("trash")
+}
+
+fn drafts(top: &Path) -> PathBuf {
+    top.join("drafts")
+}
+
+/// What counts towards a limit without being the sandbox's any more is allowed on top.
+fn widened(path: &Path, limits: &Limits) -> Limits {
+    Limits { disk: limits.disk.map(|limit| limit.saturating_add(noted(path, PINNED))), ..*limits }
+}
+
+fn inherited(path: &Path) -> u64 {
+    noted(path, INHERITED)
+}
+
+/// A number on a directory; 0 where there is none.
+fn noted(path: &Path, name: &str) -> u64 {
+    let mut text = [0; 24];
+    let length = rustix::fs::lgetxattr(path, name, &mut text[..]).unwrap_or(0);
+    std::str::from_utf8(&text[..length]).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+fn note(path: &Path, name: &str, number: u64) -> Result<(), Error> {
+    let noted = rustix::fs::lsetxattr(path, name, number.to_string().as_bytes(), XattrFlags::empty());
+    noted.map_err(Error::at("note the size of", path))
+}
+
+/// Two names change places in one act.
+fn exchange(one: &Path, other: &Path) -> Result<(), Error> {
+    renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).map_err(Error::at("exchange", one))
+}
+
+fn open_directory(parent: impl std::os::fd::AsFd, name: impl rustix::path::Arg) -> Result<OwnedFd, Errno> {
+    openat(parent, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// A regular file below an open directory that others wrote; links are followed inside it.
+pub(crate) fn read_beneath(directory: impl std::os::fd::AsFd, path: &str, most: usize) -> Option<Vec<u8>> {
+    use rustix::fs::{FileType, ResolveFlags, fstat, openat2};
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+    let file = rustix::io::retry_on_intr(|| openat2(&directory, path, flags, Mode::empty(), inside)).ok()?;
+    let told = fstat(&file).ok()?;
+    if FileType::from_raw_mode(told.st_mode) != FileType::RegularFile || told.st_size > i64::try_from(most).ok()? {
+        return None;
+    }
+    let mut text = Vec::new();
+    fs::File::from(file).take(most as u64).read_to_end(&mut text).ok()?;
+    Some(text)
 }
 
 fn make_upper(path: &Path) -> Result<Directories, Error> {

@@ -16,6 +16,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,8 @@ const LEAST: u64 = 256 * MIB;
 const GRAIN: u64 = 16 * MIB;
 /// What it grows by at most at one time, and what it shrinks by.
 const MOST: u64 = 8 * GIB;
+/// A pool that grows again this soon has a fast writer: it grows by twice as much each time.
+const SOON: Duration = Duration::from_secs(10);
 /// After an attempt to grow in vain: not with every look on a full disk.
 const RETRY: Duration = Duration::from_secs(2);
 /// How long nobody may have needed room before some is given back.
@@ -50,6 +53,8 @@ const LETTING_GO: Duration = Duration::from_secs(5);
 pub(super) struct Pool {
     image: PathBuf,
     top: PathBuf,
+    /// Where the kernel accounts for its data.
+    account: PathBuf,
     lock: File,
     users: File,
     /// Nothing while it is replaced.
@@ -58,6 +63,10 @@ pub(super) struct Pool {
     full: Mutex<Option<Instant>>,
     /// When it last grew, or had to be looked at for shrinking.
     stirred: Mutex<Instant>,
+    /// When it last grew, and by how much.
+    grown: Mutex<Option<(Instant, u64)>>,
+    /// While it is mounted anew, and where that failed: what is seen at its place is not the pool.
+    away: AtomicBool,
 }
 
 impl Pool {
@@ -96,8 +105,20 @@ impl Pool {
         // An older kernel may not let itself be told: then holes are filled as they are found.
         let _ = device.keep_blocks();
         drop(held);
+        let account = account_of(&top).map_err(Error::at("identify", &top))?;
         let (device, stirred) = (Mutex::new(Some(device)), Mutex::new(Instant::now()));
-        Ok(Pool { image, top, lock, users, device, full: Mutex::default(), stirred })
+        Ok(Pool {
+            image,
+            top,
+            account,
+            lock,
+            users,
+            device,
+            full: Mutex::default(),
+            stirred,
+            grown: Mutex::default(),
+            away: AtomicBool::new(false),
+        })
     }
 
     pub(super) fn top(&self) -> &Path {
@@ -111,7 +132,7 @@ impl Pool {
     /// More room when little is left, as far as the filesystem below has it.
     pub(super) fn grow(&self) -> Result<(), Error> {
         let below = Space::of(&self.image)?;
-        if Space::of(&self.top)?.free >= below.headroom() {
+        if self.room()?.free >= below.headroom() {
             return Ok(());
         }
         let mut full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
@@ -122,7 +143,12 @@ impl Pool {
         *self.stirred.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         let _held = Held::exclusively(&self.lock, &self.image)?;
         let length = fs::metadata(&self.image).map_err(Error::at("look at", &self.image))?.len();
-        let step = (length / 8).clamp(below.headroom(), MOST).min(below.free.saturating_sub(below.kept()));
+        let mut grown = self.grown.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = match *grown {
+            Some((at, by)) if at.elapsed() < SOON => (2 * by).max(length / 8),
+            _ => length / 8,
+        };
+        let step = wanted.clamp(below.headroom(), MOST).min(below.free.saturating_sub(below.kept()));
         let step = step / GRAIN * GRAIN;
         let top = File::open(&self.top).map_err(Error::at("open", &self.top))?;
         if step == 0 {
@@ -137,8 +163,17 @@ impl Pool {
         }
         self.refresh_device()?;
         btrfs::grow(&top).map_err(Error::at("grow", &self.top))?;
+        *grown = Some((Instant::now(), step));
         *full = None;
         Ok(())
+    }
+
+    /// Its room without what is promised to data that waits to be written: `statvfs` counts that as free until it is on the
+    /// disk, and a writer that the kernel buffers would meet the end before anybody sees it come.
+    pub(super) fn room(&self) -> Result<Space, Error> {
+        let space = Space::of(&self.top)?;
+        let waiting = waiting_to_be_written(&self.account).unwrap_or(0);
+        Ok(Space { free: space.free.saturating_sub(waiting), ..space })
     }
 
     /// Gives room back, a step at a time, when most of the image has been free for a while.
@@ -197,7 +232,7 @@ impl Pool {
 
     /// Whether the filesystem has failed: btrfs turns read-only when it cannot write what it must.
     pub(super) fn has_failed(&self) -> Result<bool, Error> {
-        is_read_only(&self.top)
+        Ok(self.away.load(Ordering::Acquire) || is_read_only(&self.top)?)
     }
 
     /// Whether every block of the image can be had.
@@ -211,6 +246,7 @@ impl Pool {
         let _held = Held::exclusively(&self.lock, &self.image)?;
         let file = open_image(&self.image)?;
         set_aside(&file, &self.image)?;
+        self.away.store(true, Ordering::Release);
         while unmount(&self.top, UnmountFlags::DETACH).is_ok() {}
         let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
         *device = None;
@@ -222,6 +258,7 @@ impl Pool {
         mount_at(&fresh, &self.top)?;
         let _ = fresh.keep_blocks();
         *device = Some(fresh);
+        self.away.store(false, Ordering::Release);
         Ok(())
     }
 
@@ -371,6 +408,17 @@ fn reserve(file: &File, from: u64, length: u64) -> Result<(), Errno> {
 fn mount_at(device: &LoopDevice, top: &Path) -> Result<(), Error> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
     mount(&device.path, top, "btrfs", flags, c"nodiscard").map_err(Error::at("mount the pool at", top))
+}
+
+fn account_of(top: &Path) -> std::io::Result<PathBuf> {
+    let id = btrfs::filesystem_id(File::open(top)?)?;
+    Ok(Path::new("/sys/fs/btrfs").join(id).join("allocation/data"))
+}
+
+/// Bytes of data that have a place in the filesystem's account and not yet on its disk.
+fn waiting_to_be_written(account: &Path) -> std::io::Result<u64> {
+    let read = |name: &str| fs::read_to_string(account.join(name)).map(|text| text.trim().parse().unwrap_or(0));
+    ["bytes_may_use", "bytes_reserved"].into_iter().map(read).sum()
 }
 
 fn is_read_only(top: &Path) -> Result<bool, Error> {

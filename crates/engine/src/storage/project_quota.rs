@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use cove_sys::quota;
 
-use super::{Backing, Error, Kind, Used, copy, list, make_directory, make_upper, trash, trash_of, uppers};
+use super::{Backing, Error, Kind, Used, copy, drafts, layers, list, make_directory, trash, trash_of, uppers, volumes};
 use crate::spec::Limits;
 
 /// Away from what people number by hand in /etc/projects.
@@ -71,7 +71,8 @@ impl Backing for Projects {
 
     fn adopt(&self) -> Result<(), Error> {
         let mut highest = FIRST;
-        for directory in [uppers(&self.top), trash_of(&self.top)] {
+        let top = &self.top;
+        for directory in [uppers(top), trash_of(top), layers::folder(top), drafts(top), volumes::folder(top)] {
             for name in list(&directory)? {
                 let project = File::open(directory.join(name)).and_then(quota::project_of).unwrap_or(0);
                 highest = highest.max(project.saturating_add(1));
@@ -81,10 +82,9 @@ impl Backing for Projects {
         Ok(())
     }
 
-    fn make(&self, path: &Path, limits: &Limits) -> Result<(), Error> {
+    fn make_bare(&self, path: &Path, limits: &Limits) -> Result<(), Error> {
         make_directory(path)?;
-        let made = self.give_project(path, limits).and_then(|()| make_upper(path).map(|_| ()));
-        made.inspect_err(|_| {
+        self.give_project(path, limits).inspect_err(|_| {
             // The first error is the one to report; the sweep finds what stays.
             let _ = self.erase(path);
         })

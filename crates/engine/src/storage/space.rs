@@ -66,7 +66,8 @@ impl Health {
         let pool = self.pool?;
         // Metadata of a filesystem that is full to the brim cannot be written either.
         let least = (pool.total / 32).min(64 * MIB);
-        if pool.free < least {
+        // One that can grow is full for a moment at most.
+        if pool.free < least && self.host.free <= self.host.kept() + least {
             let (free, total) = (words(pool.free), words(pool.total));
             return Some(format!(
                 "the storage of sandboxes' files is full: {free} of {total} are left and this server's disk has no room \
@@ -101,6 +102,9 @@ mod tests {
         assert!(health.refusal(2 * GIB).is_some(), "what the pool was promised is not free");
         health.unbacked = 0;
         health.pool = Some(space(MIB, GIB));
+        health.host = space(50 * GIB, 100 * GIB);
+        assert_eq!(health.refusal(2 * GIB), None, "it grows");
+        health.host.free = 4 * GIB;
         assert!(health.refusal(2 * GIB).unwrap().contains("storage of sandboxes' files is full"));
         health.broken = Some("it is read-only".into());
         assert!(health.refusal(0).unwrap().ends_with("has failed: it is read-only"));

@@ -21,26 +21,33 @@ pub(super) fn delete(path: &Path) -> Result<(), Error> {
     let delete = || -> Result<(), Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let parent = openat(rustix::fs::CWD, parent, flags, Mode::empty())?;
-        let name = CString::new(name.as_encoded_bytes()).map_err(|_| Errno::INVAL)?;
-        match unlinkat(&parent, &name, AtFlags::empty()) {
-            Err(Errno::ISDIR | Errno::PERM) => {}
-            Err(Errno::NOENT) | Ok(()) => return Ok(()),
-            Err(errno) => return Err(errno),
-        }
+        delete_at(parent.as_fd(), &CString::new(name.as_encoded_bytes()).map_err(|_| Errno::INVAL)?)
+    };
+    delete().map_err(Error::at("delete", path))
+}
+
+/// The same of a name in an open directory.
+pub(super) fn delete_at(parent: BorrowedFd<'_>, name: &CString) -> Result<(), Errno> {
+    match unlinkat(parent, name, AtFlags::empty()) {
+        Err(Errno::ISDIR | Errno::PERM) => {}
+        Err(Errno::NOENT) | Ok(()) => return Ok(()),
+        Err(errno) => return Err(errno),
+    }
+    let delete = || {
         let mut moved = 0;
         // Each round empties the tree or has moved deeper parts up to its top for the next.
         loop {
-            let top = open_directory(parent.as_fd(), &name)?;
+            let top = open_directory(parent, name)?;
             let before = moved;
             empty(top.as_fd(), top.as_fd(), 0, &mut moved)?;
             if moved == before {
-                return unlinkat(&parent, &name, AtFlags::REMOVEDIR);
+                return unlinkat(parent, name, AtFlags::REMOVEDIR);
             }
         }
     };
     match delete() {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(errno) => Err(Error::at("delete", path)(errno)),
+        Err(errno) => Err(errno),
     }
 }
 
@@ -90,6 +97,18 @@ fn empty(top: BorrowedFd<'_>, directory: BorrowedFd<'_>, depth: usize, moved: &m
         }
     }
     Ok(())
+}
+
+/// Deletes what is in a directory; the directory stays.
+pub(super) fn clear(directory: BorrowedFd<'_>) -> Result<(), Errno> {
+    let mut moved = 0;
+    loop {
+        let before = moved;
+        empty(directory, directory, 0, &mut moved)?;
+        if moved == before {
+            return Ok(());
+        }
+    }
 }
 
 /// Under a free name: an interrupted deletion may have left some at the top, and so may the sandbox.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cove_engine::spec::{Durability, Limits, Network, Root, Storage};
-use cove_engine::{Config, Engine, SandboxId, Spawning, Spec};
+use cove_engine::{Config, Engine, LayerId, SandboxId, Spawning, Spec};
 use cove_protocol::process::{Command, Spec as ProcessSpec};
 use cove_protocol::{Event, Failure, FrameError, Kind, Request, frame};
 
@@ -41,6 +41,30 @@ impl House {
         House { engine: open(data.path()), data }
     }
 
+    /// On plain directories, as where no pool can be made: nothing holds a disk limit, and copies are copies.
+    pub fn open_plain() -> House {
+        let data = tempfile::Builder::new().prefix("cove-house-").tempdir().unwrap();
+        // In the way of the pool's image.
+        std::fs::create_dir(data.path().join("pool.btrfs.new")).unwrap();
+        House { engine: open(data.path()), data }
+    }
+
+    /// A sandbox with files on disk.
+    pub fn on_disk(&self) -> Spec {
+        let disk = (!self.is_plain()).then_some(256 << 20);
+        let spec = self.spec();
+        Spec { storage: Storage::Disk, limits: Limits { disk, ..spec.limits }, ..spec }
+    }
+
+    pub fn is_plain(&self) -> bool {
+        self.data.path().join("pool.btrfs.new").exists()
+    }
+
+    /// Where uppers, layers and volumes are.
+    pub fn top(&self) -> PathBuf {
+        self.data.path().join(if self.is_plain() { "storage" } else { "pool" })
+    }
+
     /// The engine dies and another takes its place.
     pub fn reopen(self) -> House {
         let House { engine, data } = self;
@@ -52,7 +76,7 @@ impl House {
     pub fn spec(&self) -> Spec {
         Spec {
             id: new_id(),
-            root: Root::Base,
+            root: Root::base(),
             storage: Storage::Memory,
             durability: Durability::default(),
             limits: Limits { memory: 256 << 20, disk: Some(64 << 20), ..Limits::default() },
@@ -134,7 +158,9 @@ impl House {
             std::fs::read_dir(path).into_iter().flatten().map(|entry| entry.unwrap().path()).collect()
         };
         assert_eq!(list(self.data.path().join("sandboxes")), Vec::<PathBuf>::new(), "records");
-        eventually("the trash is emptied", || list(self.data.path().join("storage/trash")).is_empty());
+        eventually("the trash is emptied", || list(self.top().join("trash")).is_empty());
+        assert_eq!(list(self.top().join("uppers")), Vec::<PathBuf>::new(), "uppers");
+        assert_eq!(list(self.top().join("drafts")), Vec::<PathBuf>::new(), "drafts");
         let realm = std::fs::read_to_string(self.data.path().join("realm")).unwrap();
         for hierarchy in list("/sys/fs/cgroup".into()) {
             let named = |path: &PathBuf| Some(path.file_name()?.to_str()?.parse::<SandboxId>().is_ok());
@@ -148,7 +174,7 @@ impl House {
 pub fn open(data: &Path) -> Engine {
     let program = PathBuf::from(env!("CARGO_BIN_EXE_cove-spawner"));
     let spawning = Spawning::Processes { count: NonZeroUsize::MIN, program };
-    Engine::open(Config { data: data.to_owned(), spawning, pool: 2, waived: Vec::new() }).unwrap()
+    Engine::open(Config { data: data.to_owned(), spawning, pool: 2, layers: None, waived: Vec::new() }).unwrap()
 }
 
 pub fn new_id() -> SandboxId {
@@ -157,9 +183,22 @@ pub fn new_id() -> SandboxId {
     format!("t{:09}{number:010}", std::process::id()).parse().unwrap()
 }
 
+pub fn new_layer() -> LayerId {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let mut bytes = [0; 32];
+    bytes[..4].copy_from_slice(&std::process::id().to_be_bytes());
+    bytes[24..].copy_from_slice(&COUNT.fetch_add(1, Ordering::Relaxed).to_be_bytes());
+    LayerId::new(bytes)
+}
+
 /// Waits for what must come true, ten seconds at most.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+pub fn eventually(what: &str, holds: impl FnMut() -> bool) {
+    within(Duration::from_secs(10), what, holds);
+}
+
+/// Waits for what must come true in this time.
+pub fn within(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + limit;
     while !holds() {
         assert!(Instant::now() < deadline, "never: {what}");
         std::thread::sleep(Duration::from_millis(5));

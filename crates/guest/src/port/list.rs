@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::fs::MetadataExt;
 
 use cove_protocol::Reply;
 use cove_protocol::message::Port;
+use cove_sys::file_identity;
 use rustix::fs::{CWD, readlinkat};
 
 use crate::connection::Connection;
@@ -86,12 +88,21 @@ fn parse_address(text: &str) -> Option<IpAddr> {
 }
 
 /// The process of each socket, found by reading all processes' descriptors.
+///
+/// Only a tracer may read another user's, and nobody in a sandbox has CAP_SYS_PTRACE. But what counts there are this
+/// thread's filesystem ids (PTRACE_MODE_READ_FSCREDS in ptrace(2)), so it takes those of each process in turn. The thread
+/// serves this request alone.
 fn owners(listeners: &[Listener]) -> BTreeMap<u64, (u32, String)> {
     let mut owners = BTreeMap::new();
     let mut looks = 0;
     let Ok(processes) = std::fs::read_dir("/proc") else { return owners };
     for process in processes.flatten() {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        // The owner of the directory is the process's user; of one that may not be read at all it is root.
+        let Ok(owner) = process.metadata() else { continue };
+        if file_identity::set_group(owner.gid()).and_then(|()| file_identity::set_user(owner.uid())).is_err() {
+            continue;
+        }
         let Ok(files) = std::fs::read_dir(process.path().join("fd")) else { continue };
         for file in files.flatten() {
             looks += 1;

@@ -201,7 +201,12 @@ fn explain(failed: &program::Failed, user: &User, program: &str, directories: &[
     // setresuid(2): an id without a place in the user namespace.
     if matches!(failed.step, Step::Groups | Step::Group | Step::User) {
         match errno {
-            Errno::INVAL => failure.message.push_str(": the sandbox's user namespace has no place for this id"),
+            Errno::INVAL => {
+                failure.message.push_str(": the sandbox's user namespace has no place for this id");
+                if !getuid().is_root() {
+                    failure.message = format!("{}: {ONE_ID}", failure.message);
+                }
+            }
             Errno::PERM if !getuid().is_root() => failure.message = format!("{}: {ONE_ID}", failure.message),
             _ => {}
         }

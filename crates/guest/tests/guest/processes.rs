@@ -62,6 +62,16 @@ fn configure_changes_what_later_processes_inherit() {
 }
 
 #[test]
+fn a_default_working_folder_that_is_missing_is_made() {
+    let guest = Guest::start();
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("not/there").display().to_string();
+    let configure = Request::Configure { env: None, default_user: None, default_cwd: Some(folder.clone()) };
+    assert_eq!(guest.call(&configure), Ok(Reply::Done));
+    assert_eq!(guest.shell("pwd").out(), format!("{folder}\n"));
+}
+
+#[test]
 fn a_program_or_directory_or_user_that_is_not_there_is_named() {
     let guest = Guest::start();
     let failure = guest.call(&Request::Start(argv(&["no-such-program"]))).unwrap_err();

@@ -18,6 +18,7 @@ use crate::door::parts;
 use crate::door::table::Needs;
 use crate::guest::Guest;
 use crate::sandbox::Sandbox;
+use crate::sandbox::reach::Waking;
 use crate::sandbox::state::Denied;
 use crate::secret::same;
 use crate::{Caller, Error, Scope};
@@ -61,7 +62,10 @@ pub async fn keyed(State((door, needs)): State<(Door, Needs)>, mut request: Requ
         | Needs::Access
         | Needs::AccessOrSignature
         | Needs::AccessOrTraffic
-        | Needs::Port => return Err(unauthorised()),
+        | Needs::SignedUpload
+        | Needs::VolumeToken
+        | Needs::Port
+        | Needs::Peer => return Err(unauthorised()),
     }
     Ok(next.run(request).await)
 }
@@ -171,11 +175,11 @@ pub async fn into_toolbox(
         Needs::ToolboxFile(_) => Some(FilePath(pairs.sole("path")?.unwrap_or_default().to_owned())),
         _ => None,
     };
-    let sandbox = admit(&door, &id, needs, file.as_ref(), &parts, &pairs).await?;
-    let (sandbox, guest) = reach(&door, sandbox, &parts).await?;
+    let (sandbox, waking) = admit(&door, &id, needs, file.as_ref(), &parts, &pairs).await?;
+    let (sandbox, guest) = reach(&door, sandbox, waking, &parts).await?;
     let mut request = Request::from_parts(parts, body);
     let cwd = sandbox.cwd.clone();
-    let Door { app, desk } = door;
+    let Door { app, desk, .. } = door;
     request.extensions_mut().insert(Machine { id: sandbox.id.to_string(), guest, cwd, desk, app, sandbox });
     if let Some(file) = file {
         request.extensions_mut().insert(file);
@@ -194,24 +198,26 @@ async fn admit(
     file: Option<&FilePath>,
     request: &Parts,
     pairs: &Pairs,
-) -> Answer<Sandbox> {
+) -> Answer<(Sandbox, Waking)> {
     let (Needs::Toolbox(scope) | Needs::ToolboxFile(scope)) = needs else { return Err(unauthorised()) };
     let app = &door.app;
     if bearer(&request.headers).is_some() {
         let caller = by_key(door, &request.headers, Scope::Read).await?.ok_or_else(unauthorised)?;
         let sandbox = app.sandbox(&caller, id).await?;
         caller.require(scope)?;
-        return Ok(sandbox);
+        return Ok((sandbox, Waking::of(&caller)));
     }
     // Not theirs and not there look the same to somebody without a key.
     let Ok(sandbox) = app.sandbox_any(id).await else { return Err(unauthorised()) };
     let in_query = pairs.sole(TOKEN_QUERY)?;
     let shown = request.headers.get(TOKEN_HEADER).and_then(|value| value.to_str().ok()).or(in_query);
     if shown.is_some_and(|shown| same(shown, &sandbox.access_token)) {
-        return Ok(sandbox);
+        return Ok((sandbox, Waking::Allowed));
     }
     match file {
-        Some(file) if is_signed(&sandbox, request, file, pairs, app.now().as_second())? => Ok(sandbox),
+        Some(file) if is_signed(&sandbox, request, file, pairs, app.now().as_second())? => {
+            Ok((sandbox, Waking::Allowed))
+        }
         _ => Err(unauthorised()),
     }
 }
@@ -225,15 +231,15 @@ fn is_signed(sandbox: &Sandbox, request: &Parts, file: &FilePath, pairs: &Pairs,
     Ok(Memory::of(sandbox).opens_file(method, &file.0, expires, signature, now))
 }
 
-async fn reach(door: &Door, sandbox: Sandbox, request: &Parts) -> Answer<(Sandbox, Guest)> {
+async fn reach(door: &Door, sandbox: Sandbox, waking: Waking, request: &Parts) -> Answer<(Sandbox, Guest)> {
     // Measurements must not keep alive what they measure.
     if request.headers.get(SKIP_ACTIVITY).is_some_and(|value| value == "true")
         && sandbox.state == crate::sandbox::State::Running
     {
-        let guest = door.app.provider(&sandbox.provider)?.guest(&sandbox.id);
+        let guest = door.app.provider(&sandbox.provider)?.guest(&sandbox.handle());
         return Ok((sandbox, guest));
     }
-    door.app.reach_any(sandbox.id.as_str()).await.map_err(not_running)
+    door.app.reach_as(sandbox, waking).await.map_err(not_running)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ pub async fn open(request: Request, next: Next) -> Response {
     if request.headers().get(SWITCHED_OFF).is_some_and(|value| value == "true") {
         return next.run(request).await;
     }
-    let credentials = !is_preview(request.uri().path());
+    let credentials = !is_of_a_program(request.uri().path());
     let asks_first =
         request.method() == Method::OPTIONS && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
     if asks_first {
@@ -39,9 +39,14 @@ pub async fn open(request: Request, next: Next) -> Response {
     response
 }
 
-/// Whether a program inside a sandbox answers, below `/daytona` or with it.
-fn is_preview(path: &str) -> bool {
-    path.strip_prefix("/daytona").unwrap_or(path).starts_with("/preview/")
+/// Whether a program inside a sandbox answers, below `/daytona` or with it: at a preview, or through the toolbox's proxy.
+fn is_of_a_program(path: &str) -> bool {
+    let path = path.strip_prefix("/daytona").unwrap_or(path);
+    let toolbox = path.strip_prefix("/toolbox/").or_else(|| path.strip_prefix("/api/toolbox/"));
+    // The sandbox's id, then the call; old clients write `toolbox` between them.
+    let call = toolbox.and_then(|rest| rest.split_once('/')).map(|(_, call)| call);
+    let call = call.map(|call| call.strip_prefix("toolbox/").unwrap_or(call));
+    path.starts_with("/preview/") || call.is_some_and(|call| call.starts_with("proxy/"))
 }
 
 fn reflect(headers: &mut HeaderMap, origin: HeaderValue, credentials: bool) {
@@ -53,4 +58,25 @@ fn reflect(headers: &mut HeaderMap, origin: HeaderValue, credentials: bool) {
         headers.remove(header::ACCESS_CONTROL_ALLOW_CREDENTIALS);
     }
     headers.append(header::VARY, HeaderValue::from_static("Origin"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_program_inside_answers_is_told_from_what_we_do() {
+        for path in [
+            "/daytona/preview/abc/3000/x",
+            "/preview/abc/3000~token",
+            "/toolbox/abc/proxy/3000/x",
+            "/daytona/toolbox/abc/toolbox/proxy/3000",
+            "/api/toolbox/abc/proxy/3000/",
+        ] {
+            assert!(is_of_a_program(path), "{path}");
+        }
+        for path in ["/api/sandbox", "/toolbox/abc/files", "/toolbox/proxy/files", "/api/sandbox/proxy/start"] {
+            assert!(!is_of_a_program(path), "{path}");
+        }
+    }
 }

@@ -95,6 +95,10 @@ async fn organisation(door: &Door, socket: &mut WebSocket) -> Option<String> {
         if let Some(packet) = text.strip_prefix("40") {
             let token = border::parse::<Value>(packet.as_bytes()).ok()?;
             let caller = door.app.authenticate(token.get("token")?.as_str()?).await.ok()?;
+            // It was nobody's stream until now.
+            if let Some(admission) = right::current() {
+                admission.may_stream().ok()?;
+            }
             return Some(caller.organisation);
         }
     }

@@ -66,6 +66,8 @@ fn known(method: &Method, path: &str) -> Option<Vec<&'static str>> {
         ("DELETE", "/sandbox/{id}/ssh-access") | ("GET", "/sandbox/ssh-access/validate") => &["token"],
         ("GET", "/sandbox/{id}/ports/{port}/signed-preview-url") => &["expiresInSeconds"],
         ("GET", "/sandbox/{id}/telemetry/metrics") => &["from", "to", "metricNames"],
+        ("GET", "/sandbox/{id}/build-logs" | "/snapshots/{id}/build-logs") => &["follow"],
+        ("GET", "/sandbox/{id}/forks") => &["includeDestroyed"],
         ("GET", "/snapshots") => &["limit", "page", "name", "sort", "order", "sourceSandboxId"],
         ("GET", "/secret/paginated") => &["cursor", "limit", "name", "sort", "order"],
         ("GET", "/volumes") => &["includeDeleted"],

@@ -5,6 +5,7 @@
 //!       ── /daytona/api/socket.io  [events]: states as they change             ◀── App::changes
 //!       ── /daytona/toolbox/{id}/… [admit] → [toolbox]: files, processes, git  ──▶ Guest
 //!       ── /daytona/preview/{id}/… [preview]: a port of the sandbox            ──▶ Guest::dial
+//!       ── /daytona/storage/…      [storage]: build contexts, as S3 takes them ──▶ App
 //! ```
 //!
 //! Links are made from the address that the request came by ([`origin`]), so a client on another machine gets links
@@ -15,7 +16,7 @@
 //! # Layout
 //! * [`view`]: a sandbox as this dialect shows it · [`problem`]: the error envelope · [`body`], [`query`], [`sdk`]:
 //!   clients as they really are · [`known`]: what each call takes · [`cors`]: pages of other origins
-//! * [`token`]: what opens one sandbox
+//! * [`token`]: what opens one sandbox · [`naming`]: how templates are called here
 
 mod admit;
 mod api;
@@ -25,11 +26,13 @@ mod events;
 mod forward;
 mod known;
 mod marks;
+mod naming;
 mod origin;
 mod preview;
 mod problem;
 mod query;
 mod sdk;
+mod storage;
 mod token;
 mod toolbox;
 mod view;
@@ -43,7 +46,11 @@ use axum::{Extension, Router};
 use super::parts;
 use super::peer::Subject;
 use super::table::{Needs, Route};
-use crate::App;
+use crate::sandbox::Sandbox;
+use crate::{App, Error};
+use api::Nursery;
+use storage::Dock;
+use token::Memory;
 pub use token::sign_file;
 use toolbox::Desk;
 
@@ -52,6 +59,15 @@ use toolbox::Desk;
 pub struct Door {
     pub app: App,
     pub desk: Desk,
+    /// Sandboxes that wait for their images.
+    pub nursery: Nursery,
+    /// Build contexts on their way in.
+    pub dock: Dock,
+}
+
+/// What this door remembers of a copy of a sandbox.
+pub(super) fn note_of_copy(source: &Sandbox) -> Result<serde_json::Value, Error> {
+    Memory::of_copy(source).as_door()
 }
 
 /// The control plane's routes and what each asks for.
@@ -64,13 +80,18 @@ pub fn toolbox_routes() -> Vec<Route> {
     toolbox::table().routes()
 }
 
+/// Where build contexts are sent.
+pub fn storage_routes() -> Vec<Route> {
+    storage::table().routes()
+}
+
 pub fn preview_routes() -> Vec<Route> {
     preview::table().routes()
 }
 
 /// All of it, to be nested under `/daytona`.
 pub fn router(app: App) -> Router {
-    let door = Door { app, desk: Desk::default() };
+    let door = Door { dock: Dock::new(&app), app, desk: Desk::default(), nursery: Nursery::default() };
     // What a call takes is checked once it is known who asks.
     let keyed = |needs: Needs, handler: MethodRouter<Door>| {
         let strict = handler.route_layer(from_fn(known::guard));
@@ -92,6 +113,8 @@ pub fn router(app: App) -> Router {
         .nest_service("/api/toolbox", named)
         // It checks the sandbox's own tokens itself.
         .nest("/preview", preview::table().guarded(|_, handler| handler).layer(own_toolbox).with_state(door.clone()))
+        // It checks the signatures itself, and answers as S3 does.
+        .nest("/storage", storage::table().guarded(|_, handler| handler).with_state(door.clone()))
         .nest(
             "/api",
             api::table().guarded(keyed).fallback(no_such_call).layer(from_fn(within_budget)).with_state(door.clone()),

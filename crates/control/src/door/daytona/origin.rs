@@ -34,6 +34,15 @@ impl Origin {
         Origin { url: format!("{scheme}://{host}"), words }
     }
 
+    pub fn api(&self) -> String {
+        format!("{}/daytona/api", self.url)
+    }
+
+    /// Where build contexts are sent.
+    pub fn storage(&self) -> String {
+        format!("{}/daytona/storage", self.url)
+    }
+
     pub fn toolbox(&self) -> String {
         format!("{}/daytona/toolbox", self.url)
     }

@@ -74,7 +74,7 @@ async fn serve(
         None => format!("/daytona/preview/{}/{}", target.sandbox, target.port),
     };
     *request.uri_mut() = target.uri;
-    let (sandbox, guest) = door.app.reach_any(sandbox.id.as_str()).await.map_err(not_running)?;
+    let (sandbox, guest) = door.app.reach_into(sandbox).await.map_err(not_running)?;
     let inside = Inside { app: &door.app, sandbox: &sandbox, guest: &guest, port: target.port };
     forward::to_port(inside, &below, request).await
 }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::Error;
+use crate::clock::Timestamp;
 use crate::sandbox::Sandbox;
 use crate::secret::same;
 
@@ -20,6 +21,24 @@ pub struct Memory {
     /// What clients sign file URLs with.
     pub signing_key: Option<String>,
     pub previews: Vec<SignedPreview>,
+    /// What its snapshot is called in this dialect, where that is not the template's name.
+    pub snapshot: Option<String>,
+    /// What it was built of, where it was made of an image.
+    pub build: Option<Built>,
+    /// When it was last backed up.
+    pub backup_at: Option<Timestamp>,
+}
+
+/// The build that a sandbox was made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Built {
+    pub id: String,
+    #[serde(default)]
+    pub dockerfile: Option<String>,
+    #[serde(default)]
+    pub contexts: Vec<String>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +57,17 @@ const MOST_PREVIEWS: usize = 100;
 impl Memory {
     pub fn of(sandbox: &Sandbox) -> Self {
         sandbox.door.get(KEY).and_then(|own| serde_json::from_value(own.clone()).ok()).unwrap_or_default()
+    }
+
+    /// Of a copy of the sandbox: what it was made of. What opens the source does not open the copy.
+    pub fn of_copy(source: &Sandbox) -> Self {
+        let Memory { snapshot, build, .. } = Memory::of(source);
+        Memory { snapshot, build, ..Memory::default() }
+    }
+
+    /// Of a sandbox that no other door remembers anything of.
+    pub fn as_door(&self) -> Result<serde_json::Value, Error> {
+        Ok(serde_json::json!({ KEY: serde_json::to_value(self).map_err(Error::internal)? }))
     }
 
     /// Beside what other doors remember.

@@ -7,8 +7,10 @@ use serde_json::{Value, json};
 
 use super::origin::Origin;
 use super::sdk::Words;
+use super::token::Memory;
 use crate::clock::Timestamp;
 use crate::door::range::EVERYTHING;
+use crate::provider::VolumeMount;
 use crate::sandbox::network::Access;
 use crate::sandbox::{Expiry, Sandbox, State};
 
@@ -114,11 +116,13 @@ pub fn updated_at(sandbox: &Sandbox) -> Timestamp {
     sandbox.updated_at.map_or(sandbox.state_since, |changed| changed.max(sandbox.state_since))
 }
 
-/// What the dialect calls a backup is an archive: its files are in the object store, or on their way there.
-fn backup(state: State) -> &'static str {
+/// What the dialect calls a backup is an archive, in the object store or on its way there, or a checkpoint that was
+/// asked for.
+fn backup(state: State, has_checkpoint: bool) -> &'static str {
     match state {
         State::Archiving => "InProgress",
         State::Archived | State::Restoring => "Completed",
+        _ if has_checkpoint => "Completed",
         _ => "None",
     }
 }
@@ -141,6 +145,25 @@ pub fn sandbox(sandbox: &Sandbox, origin: &Origin) -> Value {
     let closed = network.access == Access::Closed || denies_all;
     let allowed = (closed && !network.allow.is_empty()).then(|| network.allow.join(","));
     let failed = sandbox.state == State::Failed;
+    let known = Memory::of(sandbox);
+    let archived_at = (sandbox.state == State::Archived).then_some(sandbox.state_since);
+    let mount = |mount: &VolumeMount| {
+        let mut view = json!({ "volumeId": mount.volume, "mountPath": mount.target });
+        if let Some(subpath) = &mount.subpath {
+            view["subpath"] = json!(subpath);
+        }
+        view
+    };
+    let volumes: Vec<Value> = sandbox.volumes.iter().map(mount).collect();
+    let build = known.build.as_ref().map(|build| {
+        json!({
+            "dockerfileContent": build.dockerfile,
+            "contextHashes": build.contexts,
+            "createdAt": build.created_at.to_string(),
+            "updatedAt": build.updated_at.to_string(),
+            "snapshotRef": build.id,
+        })
+    });
     json!({
         "id": sandbox.id.as_str(),
         "organizationId": sandbox.organisation,
@@ -159,19 +182,20 @@ pub fn sandbox(sandbox: &Sandbox, origin: &Origin) -> Value {
         "memory": memory(sandbox),
         "disk": disk(sandbox),
         "toolboxProxyUrl": origin.toolbox(),
-        "snapshot": sandbox.template,
+        "snapshot": known.build.is_none().then_some(known.snapshot.as_ref().unwrap_or(&sandbox.template)),
         "state": state_in(origin.words, sandbox.state),
         "desiredState": desired(sandbox.state),
         "errorReason": failed.then_some(&sandbox.cause.message),
         "recoverable": failed,
-        "backupState": backup(sandbox.state),
-        "backupCreatedAt": (sandbox.state == State::Archived).then(|| sandbox.state_since.to_string()),
+        "backupState": backup(sandbox.state, known.backup_at.is_some()),
+        "backupCreatedAt": archived_at.or(known.backup_at).map(|at| at.to_string()),
         "autoStopInterval": stop,
         "autoPauseInterval": pause,
         "autoArchiveInterval": whole_minutes(timers.archive_after_seconds),
         "autoDeleteInterval": delete,
         "autoDestroyAt": timers.deadline.filter(|_| timers.at_deadline == Expiry::Destroy).map(|at| at.to_string()),
-        "volumes": [],
+        "volumes": volumes,
+        "buildInfo": build,
         "createdAt": sandbox.created_at.to_string(),
         "updatedAt": updated_at(sandbox).to_string(),
         "lastActivityAt": sandbox.last_activity_at.to_string(),

@@ -15,14 +15,14 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::envd::ROOT;
-use super::error::plain;
+use super::error::{ApiError, plain};
 use super::traffic::Reached;
-use crate::border;
 use crate::door::known::read;
 use crate::door::size;
 use crate::door::table::{Needs, Table};
 use crate::interpreter::cell::{CHART, CellResult, DATA, SANDBOX_GONE};
 use crate::interpreter::{Cell, CellEvent, Context, ContextId, Events, InterpreterError, Language, NewContext};
+use crate::{Error, border, heavy};
 
 /// Where the original listens; clients name it in their headers and host names.
 pub const PORT: u16 = 49999;
@@ -71,13 +71,16 @@ type Answer = Result<Response, Response>;
 /// The body, whole.
 async fn whole(body: Body) -> Result<Bytes, Response> {
     let message = "the code is longer than 8 MiB: write it to a file and run that";
-    let read = size::whole(body, MAX_BODY).await;
-    read.map_err(|_| plain(StatusCode::PAYLOAD_TOO_LARGE, message))
+    size::whole(body, MAX_BODY).await.map_err(|error| match error {
+        Error::TooLarge { .. } => plain(StatusCode::PAYLOAD_TOO_LARGE, message),
+        error @ Error::Exhausted { .. } => ApiError::from(error).into_response(),
+        error => plain(StatusCode::BAD_REQUEST, &error.to_string()),
+    })
 }
 
 async fn execute(Extension(Reached { app, sandbox, guest }): Extension<Reached>, body: Body) -> Answer {
     let body = whole(body).await?;
-    let request: ExecuteRequest = parse(&body)?;
+    let request: ExecuteRequest = parse(body).await?;
     if request.context_id.is_some() && request.language.is_some() {
         return Err(plain(StatusCode::BAD_REQUEST, "Only one of context_id or language can be provided"));
     }
@@ -115,7 +118,7 @@ async fn list(Extension(Reached { app, sandbox, guest }): Extension<Reached>) ->
 
 async fn create(Extension(Reached { app, sandbox, guest }): Extension<Reached>, body: Body) -> Answer {
     let body = whole(body).await?;
-    let request: ContextRequest = if body.is_empty() { ContextRequest::default() } else { parse(&body)? };
+    let request: ContextRequest = if body.is_empty() { ContextRequest::default() } else { parse(body).await? };
     let language = request.language.as_deref().unwrap_or("python").parse().map_err(refusal)?;
     let new = NewContext { language: Some(language), cwd: request.cwd, ..NewContext::default() };
     let context = match app.interpreter().create(&sandbox.id, &guest, new.clone()).await {
@@ -144,10 +147,12 @@ async fn delete(Extension(Reached { app, guest, .. }): Extension<Reached>, Path(
     Ok(Json(Value::Null).into_response())
 }
 
-fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Response> {
-    let refused = |message: &str| plain(StatusCode::UNPROCESSABLE_ENTITY, message);
-    border::shape::check(body).map_err(|excess| refused(&excess.to_string()))?;
-    read(body).map_err(|error| refused(&error))
+async fn parse<T: DeserializeOwned + Send + 'static>(body: Bytes) -> Result<T, Response> {
+    let parsed = heavy::run(body.len(), heavy::SMALL, move || {
+        border::shape::check(&body).map_err(|excess| excess.to_string())?;
+        read(&body)
+    });
+    parsed.await.map_err(|error: String| plain(StatusCode::UNPROCESSABLE_ENTITY, &error))
 }
 
 fn refusal(error: InterpreterError) -> Response {

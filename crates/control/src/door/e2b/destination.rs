@@ -5,12 +5,13 @@
 //!   E2b-Sandbox-Id: k3f…  E2b-Sandbox-Port: 49983  the daemon of k3f…, under /e2b or at the root
 //!   Host: api.{domain}                            the API at the root
 //!   /sandboxes… with X-API-Key                    the API, for clients that cannot live with a prefix
+//!   /volumecontent/…                              the API: the token of a volume is no key
 //!   /files?signature=…                            the sandbox whose token made the signature
 //! ```
 //!
 //! What is below `/e2b` without such a name is found by path, like every other door (`door/mod.rs`).
 
-use cove_engine::SandboxId;
+use cove_protocol::SandboxId;
 use http::{HeaderMap, Method, Uri, header};
 
 use super::query::Query;
@@ -32,6 +33,9 @@ const API: [&str; 11] = [
     "events",
     "nodes",
 ];
+
+/// The first word of paths that no other door has; the client sends them without the key header.
+const CONTENT: &str = "volumecontent";
 
 /// The ports of the daemon and the interpreter, which have none of the API's paths.
 const DAEMONS: [&str; 2] = ["49983", "49999"];
@@ -72,7 +76,8 @@ pub struct Names<'a> {
 
 pub fn of(method: &Method, uri: &Uri, headers: &HeaderMap, names: Names<'_>) -> Destination {
     let domain = names.domain;
-    let host = host(uri, headers).unwrap_or_default();
+    let host = host(uri, headers);
+    let host = host.as_str();
     match named_by_host(host) {
         Named::Sandbox(id, port) => return Destination::Sandbox { id, port, reached: Reached::ByHost },
         Named::Malformed => return Destination::Malformed("the host name must be {port}-{sandbox id}.{domain}"),
@@ -114,7 +119,7 @@ pub fn of(method: &Method, uri: &Uri, headers: &HeaderMap, names: Names<'_>) -> 
     if api_domain(host, domain).is_some() {
         return Destination::Api;
     }
-    if of_api {
+    if of_api || first == CONTENT {
         return Destination::Api;
     }
     Destination::Elsewhere
@@ -134,14 +139,14 @@ pub fn sandbox_id(word: &str) -> &str {
 pub fn api_domain<'a>(host: &'a str, domain: &str) -> Option<&'a str> {
     let rest = host.strip_prefix("api.")?;
     let local = rest == "localhost" || rest.ends_with(".localhost");
-    (local || rest == without_port(domain)).then_some(rest)
+    (local || rest.eq_ignore_ascii_case(without_port(domain))).then_some(rest)
 }
 
 /// Below the domain there are the API, the sandboxes, and what the operator calls this server; a page at any other name would
 /// be a second origin for the same server.
 fn is_nobodys(host: &str, names: Names<'_>) -> bool {
-    let domain = without_port(names.domain);
-    let below = host.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'));
+    let domain = &without_port(names.domain).to_ascii_lowercase();
+    let below = host.strip_suffix(domain.as_str()).is_some_and(|rest| rest.ends_with('.'));
     let public = names.public_url.and_then(|url| url.parse::<Uri>().ok());
     let is_public = public.as_ref().and_then(Uri::host).is_some_and(|public| public.eq_ignore_ascii_case(host));
     below && !is_public && host != certified_domain(domain) && api_domain(host, domain).is_none()
@@ -157,9 +162,12 @@ pub fn strip(path: &str) -> Option<&str> {
     }
 }
 
-/// The host without its port; HTTP/2 has it in the address, HTTP/1 in a header.
-fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
-    uri.host().or_else(|| headers.get(header::HOST)?.to_str().ok()).map(without_port)
+/// The host without its port; HTTP/2 has it in the address, HTTP/1 in a header. Names are compared without case, and one
+/// with a dot at its end is the same name (RFC 9110, 4.2.3; RFC 1034, 3.1): another spelling must not lead elsewhere.
+fn host(uri: &Uri, headers: &HeaderMap) -> String {
+    let sent = uri.host().or_else(|| headers.get(header::HOST)?.to_str().ok());
+    let name = sent.map(without_port).unwrap_or_default();
+    name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
 fn without_port(host: &str) -> &str {
@@ -210,7 +218,14 @@ mod tests {
 
     #[test]
     fn below_the_domain_no_other_name_leads_here() {
-        for host in ["www.sbx.example.com", "3000-short.sbx.example.com:8443", "a.api.sbx.example.com"] {
+        for host in [
+            "www.sbx.example.com",
+            "WWW.SBX.Example.Com",
+            "www.sbx.example.com.",
+            "www.sbx.example.com.:8443",
+            "3000-short.sbx.example.com:8443",
+            "a.api.sbx.example.com",
+        ] {
             assert_eq!(ask("/api/sandboxes", &[("host", host)]), Destination::NoSuchHost, "{host}");
         }
         for host in ["sbx.example.com:8443", "cove.sbx.example.com", "localhost:7070", "10.0.0.7", "example.com"] {
@@ -224,7 +239,12 @@ mod tests {
 
     #[test]
     fn a_host_name_names_port_and_sandbox() {
-        for host in [format!("3000-{ID}.localhost:7070"), format!("3000-{ID}.sbx.example.com")] {
+        for host in [
+            format!("3000-{ID}.localhost:7070"),
+            format!("3000-{ID}.sbx.example.com"),
+            format!("3000-{}.SBX.Example.com", ID.to_uppercase()),
+            format!("3000-{ID}.sbx.example.com.:8443"),
+        ] {
             assert_eq!(ask("/x", &[("host", &host)]), sandbox(3000, Reached::ByHost), "{host}");
         }
         assert_eq!(ask(&format!("https://3000-{ID}.sbx.example.com/x"), &[]), sandbox(3000, Reached::ByHost));
@@ -280,11 +300,14 @@ mod tests {
         assert_eq!(ask("/e2b/v2/sandboxes", &[]), Destination::Elsewhere, "by path");
         assert_eq!(ask("/v2/sandboxes", &[("host", "api.sbx.example.com:8443")]), Destination::Api);
         assert_eq!(ask("/v2/sandboxes", &[("host", "api.localhost:7070")]), Destination::Api);
+        assert_eq!(ask("/v2/sandboxes", &[("host", "API.SBX.example.com.")]), Destination::Api);
         assert_eq!(ask("/v2/sandboxes", &[("host", "api.cove.localhost:7070")]), Destination::Api);
         assert_eq!(ask("/v2/sandboxes", &[("x-api-key", "e2b_1")]), Destination::Api);
         assert_eq!(ask("/v2/sandboxes", &[]), Destination::Elsewhere);
         assert_eq!(ask("/api/sandboxes", &[("x-api-key", "e2b_1")]), Destination::Elsewhere);
         assert_eq!(ask("/e2bx", &[]), Destination::Elsewhere);
+        assert_eq!(ask("/volumecontent/v/dir?path=a", &[("authorization", "Bearer t")]), Destination::Api);
+        assert_eq!(ask("/e2b/volumecontent/v/dir?path=a", &[]), Destination::Elsewhere, "by path");
         assert_eq!(ask("/", &[("host", "api.evil.example")]), Destination::Elsewhere);
     }
 

@@ -30,10 +30,8 @@ impl ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// The dialect's own sentence for a sandbox that is not there or not the caller's.
     pub fn no_sandbox(id: &str) -> Self {
-        let message = format!("Sandbox \"{id}\" doesn't exist or you don't have access to it");
-        ApiError::new(StatusCode::NOT_FOUND, message)
+        ApiError::new(StatusCode::NOT_FOUND, no_sandbox(id))
     }
 }
 
@@ -68,7 +66,7 @@ impl ApiError {
     }
 
     fn told(status: StatusCode, error: &Error) -> Self {
-        let mut response = plain(status, &error.to_string());
+        let mut response = plain(status, &sentence(error));
         if let Some(wait) = error.retry_after() {
             response.headers_mut().insert(header::RETRY_AFTER, wait.as_secs().max(1).into());
             response.headers_mut().insert("should-retry", http::HeaderValue::from_static("true"));
@@ -84,29 +82,43 @@ impl From<Error> for ApiError {
         if let Some(detail) = error.detail() {
             tracing::error!(detail, "request failed");
         }
-        let status = match &error {
-            Error::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
-            Error::Forbidden(_) => StatusCode::FORBIDDEN,
-            Error::NotFound { kind: "sandbox", id } => return ApiError::no_sandbox(id),
-            Error::NotFound { kind: "template", id } => {
-                return ApiError::new(StatusCode::NOT_FOUND, format!("template '{id}' not found"));
-            }
-            Error::NotFound { .. } => StatusCode::NOT_FOUND,
-            Error::Invalid { .. } => StatusCode::BAD_REQUEST,
-            Error::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Error::Conflict(_) | Error::Denied(_) => StatusCode::CONFLICT,
-            Error::Quota { .. } | Error::RateLimited(_) => StatusCode::TOO_MANY_REQUESTS,
-            Error::Exhausted { .. } | Error::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
-            Error::Full(_) => StatusCode::INSUFFICIENT_STORAGE,
-            Error::Unsupported(_) => StatusCode::BAD_REQUEST,
-            Error::Elsewhere { .. } => StatusCode::MISDIRECTED_REQUEST,
-            Error::Guest(GuestError::Failed(_)) => StatusCode::CONFLICT,
-            Error::Guest(_) => StatusCode::SERVICE_UNAVAILABLE,
-            Error::Archive { .. } => StatusCode::BAD_GATEWAY,
-            Error::Internal { .. } => StatusCode::INTERNAL_SERVER_ERROR,
-        };
-        ApiError::told(status, &error)
+        ApiError::told(status_of(&error), &error)
     }
+}
+
+/// The status of each error of the domain.
+pub fn status_of(error: &Error) -> StatusCode {
+    match error {
+        Error::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
+        Error::Forbidden(_) => StatusCode::FORBIDDEN,
+        Error::NotFound { .. } => StatusCode::NOT_FOUND,
+        Error::Invalid { .. } => StatusCode::BAD_REQUEST,
+        Error::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+        Error::Conflict(_) | Error::Denied(_) => StatusCode::CONFLICT,
+        Error::Quota { .. } | Error::RateLimited(_) => StatusCode::TOO_MANY_REQUESTS,
+        Error::Exhausted { .. } | Error::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
+        Error::Full(_) => StatusCode::INSUFFICIENT_STORAGE,
+        Error::Unsupported(_) => StatusCode::BAD_REQUEST,
+        Error::Elsewhere { .. } => StatusCode::MISDIRECTED_REQUEST,
+        Error::Guest(GuestError::Failed(_)) => StatusCode::CONFLICT,
+        Error::Guest(_) => StatusCode::SERVICE_UNAVAILABLE,
+        Error::Archive { .. } => StatusCode::BAD_GATEWAY,
+        Error::Internal { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// What the caller reads, in the dialect's own words where it has some.
+pub fn sentence(error: &Error) -> String {
+    match error {
+        Error::NotFound { kind: "sandbox", id } => no_sandbox(id),
+        Error::NotFound { kind: kind @ ("template" | "snapshot"), id } => format!("{kind} '{id}' not found"),
+        error => error.to_string(),
+    }
+}
+
+/// The dialect's own sentence for a sandbox that is not there or not the caller's.
+fn no_sandbox(id: &str) -> String {
+    format!("Sandbox \"{id}\" doesn't exist or you don't have access to it")
 }
 
 /// Traffic for a sandbox that is dead, asleep, unknown or another's: all the same from outside.

@@ -15,11 +15,27 @@ pub struct Facts {
     /// The network as the client wrote it, to return it.
     pub network: Option<Value>,
     pub allow_internet_access: Option<bool>,
+    /// The volumes as the client named them.
+    pub volume_mounts: Vec<VolumeMount>,
+}
+
+/// A volume, and where it is in the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeMount {
+    pub name: String,
+    pub path: String,
 }
 
 impl Default for Facts {
     fn default() -> Self {
-        Facts { secure: true, mask_request_host: None, network: None, allow_internet_access: None }
+        Facts {
+            secure: true,
+            mask_request_host: None,
+            network: None,
+            allow_internet_access: None,
+            volume_mounts: Vec::new(),
+        }
     }
 }
 

@@ -11,10 +11,11 @@ const BETWEEN: Duration = Duration::from_millis(50);
 
 pub async fn figures(app: &App, sandbox: &Sandbox) -> Result<Figures, Error> {
     let provider = app.provider(&sandbox.provider)?;
-    let first = provider.usage(&sandbox.id).await?;
+    let handle = sandbox.handle();
+    let first = provider.usage(&handle).await?;
     let began = tokio::time::Instant::now();
     tokio::time::sleep(BETWEEN).await;
-    let second = provider.usage(&sandbox.id).await?;
+    let second = provider.usage(&handle).await?;
     let elapsed = began.elapsed().as_nanos().max(1) as f64;
     let used = second.cpu_ns.saturating_sub(first.cpu_ns) as f64;
     Ok(Figures {

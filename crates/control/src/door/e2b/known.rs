@@ -22,6 +22,19 @@ fn known(method: &str, path: &str) -> &'static [&'static str] {
         ("GET", "/templates") => &["teamID"],
         ("GET", "/v2/templates") => &["teamID", "limit", "nextToken"],
         ("GET", "/templates/{id}" | "/secrets") => &["limit", "nextToken"],
+        ("GET", "/templates/{id}/builds/{build}/status") => &["logsOffset", "limit", "level"],
+        ("GET", "/templates/{id}/builds/{build}/logs") => &["cursor", "limit", "direction", "level", "source"],
+        ("GET", "/templates/{id}/tags/exists") => &["tag"],
+        ("GET", "/templates/{id}/tags/groups") => &["assignmentLimit", "tagsLimit", "tagsCursor", "search", "sort"],
+        ("GET", "/templates/{id}/tags/{tag}/assignments") => &["cursor", "limit"],
+        // Written by us, into the link.
+        ("PUT", "/templates/{id}/files/{hash}") => &["key", "end", "signature"],
+        ("GET", "/volumecontent/{id}/dir") => &["path", "depth"],
+        ("GET" | "PATCH" | "DELETE", "/volumecontent/{id}/path") => &["path"],
+        ("GET", "/volumecontent/{id}/file") => &["path"],
+        ("POST", "/volumecontent/{id}/dir") | ("PUT", "/volumecontent/{id}/file") => {
+            &["path", "uid", "gid", "mode", "force"]
+        }
         _ => &[],
     }
 }
@@ -59,6 +72,14 @@ mod tests {
             ("/snapshots", "limit name nextToken sandboxID"),
             ("/templates", "teamID"),
             ("/templates/{id}", "limit nextToken"),
+            ("/templates/{id}/builds/{build}/logs", "cursor direction level limit source"),
+            ("/templates/{id}/builds/{build}/status", "level limit logsOffset"),
+            ("/templates/{id}/tags/exists", "tag"),
+            ("/templates/{id}/tags/groups", "assignmentLimit search sort tagsCursor tagsLimit"),
+            ("/templates/{id}/tags/{tag}/assignments", "cursor limit"),
+            ("/volumecontent/{id}/dir", "depth path"),
+            ("/volumecontent/{id}/file", "path"),
+            ("/volumecontent/{id}/path", "path"),
             ("/v2/sandboxes", "limit metadata nextToken order startedAfter state template"),
             ("/v2/sandboxes/{id}/logs", "cursor direction level limit search"),
             ("/v2/templates", "limit nextToken teamID"),

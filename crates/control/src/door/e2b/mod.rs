@@ -13,6 +13,7 @@
 //! * [`envd`]: the daemon's routes, users and paths; [`files`]: bytes in and out, signed links
 //! * [`known`]: what each call takes
 //! * [`traffic`]: which sandbox, and whether the caller may; [`api`]: the control plane
+//! * [`upload`]: files for builds, by signed links; [`volume_content`]: files of volumes, by their tokens
 //!
 //! The daemons are spoken here and carried out by the guest. Each table says what every route asks for; the guard of the
 //! daemons, in [`traffic`], checks it on the route that matched.
@@ -37,6 +38,8 @@ pub mod process;
 pub mod query;
 pub mod signers;
 pub mod traffic;
+pub mod upload;
+pub mod volume_content;
 pub mod watchers;
 
 use std::sync::Arc;

@@ -3,8 +3,6 @@
 //! The order is the point: who asks is checked against the sandbox's own tokens, on the route that matched, before
 //! anything wakes it. A sandbox that is asleep, dead, unknown or another's gives the same answer.
 
-use std::time::Duration;
-
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
@@ -13,7 +11,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
-use http_body_util::{BodyExt as _, Limited};
 use tower::ServiceExt as _;
 
 use super::destination::{self, Reached as Named};
@@ -32,10 +29,6 @@ use crate::guest::Guest;
 use crate::sandbox::{Sandbox, State as Life};
 use crate::secret::same;
 use crate::{App, Error};
-
-/// What is read of a request that is refused.
-const HEARD_OUT: usize = 64 << 10;
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The sandbox's tokens, as the dialect's clients show them.
 const ACCESS: &str = "x-access-token";
@@ -92,13 +85,10 @@ async fn admit(State((guard, needs)): State<(Guard, Needs)>, mut request: Reques
     };
     let sandbox = match guard.app.sandbox_any(&id).await {
         Ok(sandbox) => sandbox,
-        Err(error) => {
-            let answer = unreachable(&id, &error, request.headers());
-            return refuse(request, answer).await;
-        }
+        Err(error) => return unreachable(&id, &error, request.headers()),
     };
     if let Some((status, reason)) = refusal(&guard.app, &sandbox, port, needs, &request) {
-        return refuse(request, plain(status, &reason)).await;
+        return plain(status, &reason);
     }
     // Asking whether it lives must not bring it to life.
     if needs == Needs::Life {
@@ -106,10 +96,7 @@ async fn admit(State((guard, needs)): State<(Guard, Needs)>, mut request: Reques
     }
     let (sandbox, guest) = match guard.app.reach_into(sandbox).await {
         Ok(reached) => reached,
-        Err(error) => {
-            let answer = unreachable(&id, &error, request.headers());
-            return refuse(request, answer).await;
-        }
+        Err(error) => return unreachable(&id, &error, request.headers()),
     };
     let daemon = Envd {
         id,
@@ -155,9 +142,14 @@ fn refusal(
             files::refusal(secure.then_some(&sandbox.access_token), request, app.now().as_second())
         }
         // No row of a daemon asks for these.
-        Needs::Key(_) | Needs::KeyOnSocket | Needs::Toolbox(_) | Needs::ToolboxFile(_) | Needs::Port => {
-            Some(unauthorised)
-        }
+        Needs::Key(_)
+        | Needs::KeyOnSocket
+        | Needs::Toolbox(_)
+        | Needs::ToolboxFile(_)
+        | Needs::SignedUpload
+        | Needs::VolumeToken
+        | Needs::Port
+        | Needs::Peer => Some(unauthorised),
     }
 }
 
@@ -189,10 +181,7 @@ impl Door {
     async fn port(&self, id: &str, port: u16, named: Named, request: Request<Body>) -> Response {
         let sandbox = match self.app.sandbox_any(id).await {
             Ok(sandbox) => sandbox,
-            Err(error) => {
-                let answer = unreachable(id, &error, request.headers());
-                return refuse(request, answer).await;
-            }
+            Err(error) => return unreachable(id, &error, request.headers()),
         };
         let (parts, body) = request.into_parts();
         let entry = link::enter(&sandbox, port, &parts, self.app.now());
@@ -202,12 +191,11 @@ impl Door {
             // Where the address is the API's own, no cookie is left at it.
             Entry::Redirected(answer) if named == Named::ByHost => return answer,
             Entry::Redirected(_) => {}
-            Entry::Ambiguous(reason) => return refuse(request, plain(StatusCode::BAD_REQUEST, reason)).await,
+            Entry::Ambiguous(reason) => return plain(StatusCode::BAD_REQUEST, reason),
             Entry::Closed => {
                 let advice = "It is private: open it with a link, which <code>cove link</code> makes.";
                 let answer = plain(StatusCode::FORBIDDEN, NO_TRAFFIC);
-                let answer = for_reader(request.headers(), answer, "This sandbox does not know you", advice);
-                return refuse(request, answer).await;
+                return for_reader(request.headers(), answer, "This sandbox does not know you", advice);
             }
         }
         let facts = Facts::of(&sandbox);
@@ -216,10 +204,7 @@ impl Door {
                 let inside = Inside { app: &self.app, sandbox: &sandbox, guest: &guest, port };
                 preview::forward(inside, named, facts.mask_request_host.as_deref(), request).await
             }
-            Err(error) => {
-                let answer = unreachable(id, &error, request.headers());
-                refuse(request, answer).await
-            }
+            Err(error) => unreachable(id, &error, request.headers()),
         }
     }
 
@@ -258,15 +243,6 @@ fn unreachable(id: &str, error: &Error, headers: &HeaderMap) -> Response {
             for_reader(headers, sandbox_not_found(id), "No such sandbox", advice)
         }
     }
-}
-
-/// Hears the rest of a small request before it is refused: an answer to half a request resets its stream over HTTP/2 and
-/// closes its connection over HTTP/1.1, and clients that use it again at that moment see no answer.
-async fn refuse(request: Request<Body>, answer: Response) -> Response {
-    let rest = Limited::new(request.into_body(), HEARD_OUT).collect();
-    // One that is larger or slower is refused all the same.
-    let _heard = tokio::time::timeout(PATIENCE, rest).await;
-    answer
 }
 
 /// Below the prefix a daemon's paths are its own.

@@ -42,12 +42,17 @@ pub async fn guard(State(app): State<App>, mut request: Request, next: Next) -> 
 }
 
 async fn admit(app: &App, headers: &HeaderMap, query: Option<&str>) -> Result<(Caller, Allowance), Error> {
-    let secret = secret(headers).or_else(|| secret_in_query(headers, query)).ok_or_else(|| {
+    let secret = shown(headers, query).ok_or_else(|| {
         Error::Unauthenticated("no API key: send `Authorization: Bearer KEY` or `X-API-Key: KEY`".into())
     })?;
     let caller = app.authenticate(&secret).await?;
     let allowance = app.admit(&caller).await?;
     Ok((caller, allowance))
+}
+
+/// The secret that a call shows, wherever it may.
+pub fn shown(headers: &HeaderMap, query: Option<&str>) -> Option<String> {
+    secret(headers).or_else(|| secret_in_query(headers, query))
 }
 
 pub fn secret(headers: &HeaderMap) -> Option<String> {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use axum::Json;
+use axum::extract::OriginalUri;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use cove_protocol::FailureKind;
@@ -87,12 +88,13 @@ pub fn rate_headers(headers: &mut HeaderMap, limit: u32, remaining: u32, reset: 
 }
 
 /// The path is there, but not for this method; the header `Allow` says for which.
-pub async fn no_such_method(method: axum::http::Method, uri: axum::http::Uri) -> Response {
+pub async fn no_such_method(method: axum::http::Method, OriginalUri(uri): OriginalUri) -> Response {
     let message = format!("{} takes no {method}", uri.path());
     let body = ErrorBody { code: "method_not_allowed".into(), message };
     (StatusCode::METHOD_NOT_ALLOWED, Json(body)).into_response()
 }
 
-pub async fn no_such_route(uri: axum::http::Uri) -> ApiError {
+/// With the path as it was asked for, not as it is below `/api`.
+pub async fn no_such_route(OriginalUri(uri): OriginalUri) -> ApiError {
     ApiError(Error::not_found("route", uri.path()))
 }

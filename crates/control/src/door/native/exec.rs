@@ -20,6 +20,7 @@ use crate::{App, Error};
 #[serde(default, deny_unknown_fields)]
 pub struct ExecBody {
     /// A program and its arguments. Either this or `shell`.
+    #[serde(deserialize_with = "words")]
     pub command: Option<Vec<String>>,
     /// A line for the sandbox's shell.
     pub shell: Option<String>,
@@ -52,6 +53,22 @@ pub struct Size {
 impl From<Size> for TerminalSize {
     fn from(size: Size) -> Self {
         TerminalSize { rows: size.rows, columns: size.columns }
+    }
+}
+
+/// The words of a command. Who sends a line means the shell, and is told where that goes.
+fn words<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Vec<String>>, D::Error> {
+    use serde::de::Error as _;
+    use serde_json::Value;
+    match Option::<Value>::deserialize(from)? {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(_)) => {
+            Err(D::Error::custom("`command` is a list of words; a line for the shell goes into `shell`"))
+        }
+        Some(words) => match serde_json::from_value(words) {
+            Ok(words) => Ok(Some(words)),
+            Err(error) => Err(D::Error::custom(format!("`command`: {error}"))),
+        },
     }
 }
 

@@ -10,7 +10,7 @@ use super::auth::Authenticated;
 use super::error::ApiError;
 use super::extract::{Body, Params, Path};
 use crate::git::{Branches, Cloning, Commit, Credentials, Diff, DiffRange, Git, NewCommit, Pull, Push, Status, Tls};
-use crate::{App, Caller, Error, Scope};
+use crate::{App, Caller, Error};
 
 /// Who asks, and for which sandbox. It is reached last: a request that is wrong in itself wakes nobody.
 pub struct Asked {
@@ -30,16 +30,8 @@ impl FromRequestParts<App> for Asked {
 }
 
 impl Asked {
-    async fn to_look(&self) -> Result<Git, ApiError> {
-        self.reach(Scope::Read).await
-    }
-
-    async fn to_change(&self) -> Result<Git, ApiError> {
-        self.reach(Scope::Write).await
-    }
-
-    async fn reach(&self, scope: Scope) -> Result<Git, ApiError> {
-        self.caller.require(scope)?;
+    /// Git in the sandbox. The scope was checked by the route's guard.
+    async fn git(&self) -> Result<Git, ApiError> {
         let (sandbox, guest) = self.app.reach(&self.caller, &self.id).await?;
         Ok(Git::new(guest, sandbox.cwd))
     }
@@ -75,7 +67,7 @@ pub struct CloneBody {
     params(("id" = String, Path, description = "id or name")), request_body = CloneBody,
     responses((status = 204, description = "Cloned")))]
 pub async fn clone(asked: Asked, Body(body): Body<CloneBody>) -> Result<StatusCode, ApiError> {
-    let git = asked.to_change().await?;
+    let git = asked.git().await?;
     let credentials = Credentials::new(body.username, body.password)?;
     let tls = if body.insecure_skip_tls { Tls::Unverified } else { Tls::Verified };
     let CloneBody { url, path, branch, commit, depth, .. } = body;
@@ -96,7 +88,7 @@ pub struct RepositoryQuery {
     params(("id" = String, Path, description = "id or name"), RepositoryQuery),
     responses((status = 200, description = "Branch, upstream and files", body = Status)))]
 pub async fn status(asked: Asked, Params(query): Params<RepositoryQuery>) -> Result<Json<Status>, ApiError> {
-    Ok(Json(asked.to_look().await?.status(&query.path).await?))
+    Ok(Json(asked.git().await?.status(&query.path).await?))
 }
 
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
@@ -112,7 +104,7 @@ pub struct AddBody {
     params(("id" = String, Path, description = "id or name")), request_body = AddBody,
     responses((status = 204, description = "Staged")))]
 pub async fn add(asked: Asked, Body(body): Body<AddBody>) -> Result<StatusCode, ApiError> {
-    asked.to_change().await?.add(&body.path, &body.files).await?;
+    asked.git().await?.add(&body.path, &body.files).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -138,7 +130,7 @@ pub struct CommitAnswer {
     responses((status = 200, description = "The new commit", body = CommitAnswer)))]
 pub async fn commit(asked: Asked, Body(body): Body<CommitBody>) -> Result<Json<CommitAnswer>, ApiError> {
     let CommitBody { path: repository, message, author, email, allow_empty } = body;
-    let hash = asked.to_change().await?.commit(NewCommit { repository, message, author, email, allow_empty }).await?;
+    let hash = asked.git().await?.commit(NewCommit { repository, message, author, email, allow_empty }).await?;
     Ok(Json(CommitAnswer { hash }))
 }
 
@@ -167,7 +159,7 @@ pub struct RemoteBody {
     params(("id" = String, Path, description = "id or name")), request_body = RemoteBody,
     responses((status = 204, description = "Pushed")))]
 pub async fn push(asked: Asked, Body(body): Body<RemoteBody>) -> Result<StatusCode, ApiError> {
-    let git = asked.to_change().await?;
+    let git = asked.git().await?;
     let credentials = Credentials::new(body.username, body.password)?;
     let (remote, branch, set_upstream) = (body.remote, body.branch, body.set_upstream);
     git.push(Push { repository: body.path, remote, branch, set_upstream, credentials }).await?;
@@ -179,7 +171,7 @@ pub async fn push(asked: Asked, Body(body): Body<RemoteBody>) -> Result<StatusCo
     params(("id" = String, Path, description = "id or name")), request_body = RemoteBody,
     responses((status = 204, description = "Merged")))]
 pub async fn pull(asked: Asked, Body(body): Body<RemoteBody>) -> Result<StatusCode, ApiError> {
-    let git = asked.to_change().await?;
+    let git = asked.git().await?;
     let credentials = Credentials::new(body.username, body.password)?;
     git.pull(Pull { repository: body.path, remote: body.remote, branch: body.branch, credentials }).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -190,7 +182,7 @@ pub async fn pull(asked: Asked, Body(body): Body<RemoteBody>) -> Result<StatusCo
     params(("id" = String, Path, description = "id or name"), RepositoryQuery),
     responses((status = 200, description = "All, and which is checked out", body = Branches)))]
 pub async fn branches(asked: Asked, Params(query): Params<RepositoryQuery>) -> Result<Json<Branches>, ApiError> {
-    Ok(Json(asked.to_look().await?.branches(&query.path).await?))
+    Ok(Json(asked.git().await?.branches(&query.path).await?))
 }
 
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
@@ -206,7 +198,7 @@ pub struct BranchBody {
     params(("id" = String, Path, description = "id or name")), request_body = BranchBody,
     responses((status = 204, description = "Made")))]
 pub async fn create_branch(asked: Asked, Body(body): Body<BranchBody>) -> Result<StatusCode, ApiError> {
-    asked.to_change().await?.create_branch(&body.path, &body.name).await?;
+    asked.git().await?.create_branch(&body.path, &body.name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -215,7 +207,7 @@ pub async fn create_branch(asked: Asked, Body(body): Body<BranchBody>) -> Result
     params(("id" = String, Path, description = "id or name")), request_body = BranchBody,
     responses((status = 204, description = "Gone")))]
 pub async fn delete_branch(asked: Asked, Body(body): Body<BranchBody>) -> Result<StatusCode, ApiError> {
-    asked.to_change().await?.delete_branch(&body.path, &body.name).await?;
+    asked.git().await?.delete_branch(&body.path, &body.name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -224,7 +216,7 @@ pub async fn delete_branch(asked: Asked, Body(body): Body<BranchBody>) -> Result
     params(("id" = String, Path, description = "id or name")), request_body = BranchBody,
     responses((status = 204, description = "Checked out")))]
 pub async fn checkout(asked: Asked, Body(body): Body<BranchBody>) -> Result<StatusCode, ApiError> {
-    asked.to_change().await?.checkout(&body.path, &body.name).await?;
+    asked.git().await?.checkout(&body.path, &body.name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -242,7 +234,7 @@ pub struct HistoryQuery {
     params(("id" = String, Path, description = "id or name"), HistoryQuery),
     responses((status = 200, description = "Commits", body = Vec<Commit>)))]
 pub async fn history(asked: Asked, Params(query): Params<HistoryQuery>) -> Result<Json<Vec<Commit>>, ApiError> {
-    Ok(Json(asked.to_look().await?.history(&query.path, query.limit).await?))
+    Ok(Json(asked.git().await?.history(&query.path, query.limit).await?))
 }
 
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -274,7 +266,7 @@ pub async fn diff(asked: Asked, Params(query): Params<DiffQuery>) -> Result<Json
         (None, None, true) => DiffRange::Staged,
         (None, None, false) => DiffRange::Worktree,
     };
-    let git = asked.to_look().await?;
+    let git = asked.git().await?;
     let files: Vec<String> = query.file.into_iter().collect();
     Ok(Json(git.diff(&query.path, &range, &files).await?))
 }

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::auth::Authenticated;
 use super::error::ApiError;
-use super::extract::{Body, Path};
+use super::extract::{Body, Params, Path};
 use crate::App;
 use crate::clock::Timestamp;
-use crate::key::manage::NewKey;
+use crate::key::manage::{Force, NewKey};
 use crate::key::{Key, Scope};
 
 #[derive(Debug, Serialize, utoipa::ToSchema)]
@@ -93,15 +93,33 @@ pub async fn list(
     Ok(Json(app.list_keys(&caller).await?.into_iter().map(Into::into).collect()))
 }
 
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct ForceQuery {
+    /// Do it although more goes with it; the refusal says what.
+    force: Option<bool>,
+}
+
+impl ForceQuery {
+    pub fn force(&self) -> Force {
+        if self.force.unwrap_or(false) { Force::Yes } else { Force::No }
+    }
+}
+
 /// Revoke an API key
-#[utoipa::path(delete, path = "/keys/{id}", tag = "keys", params(("id" = String, Path)),
-    responses((status = 204, description = "It opens nothing any more")))]
+///
+/// The last valid key of an operator is revoked with `force` alone: without one nobody can run the server.
+#[utoipa::path(delete, path = "/keys/{id}", tag = "keys", params(("id" = String, Path), ForceQuery),
+    responses((status = 204, description = "It opens nothing any more"),
+        (status = 409, description = "It is the last key of an operator")))]
 pub async fn revoke(
     State(app): State<App>,
     Authenticated(caller): Authenticated,
     Path(id): Path<String>,
+    Params(query): Params<ForceQuery>,
 ) -> Result<StatusCode, ApiError> {
-    app.revoke_key(&caller, &id).await?;
+    app.revoke_key(&caller, &id, query.force()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -7,6 +7,8 @@ mod agents;
 mod audit;
 pub mod auth;
 mod bounds;
+mod builds;
+mod checks;
 mod docs;
 pub mod error;
 mod events;
@@ -15,6 +17,7 @@ mod execute;
 mod extract;
 mod files;
 mod find;
+mod forks;
 mod git;
 mod insight;
 mod jobs;
@@ -28,15 +31,20 @@ mod pools;
 mod preview;
 mod processes;
 mod providers;
+mod recipe;
+mod recipes;
 pub mod sandboxes;
 mod sessions;
 mod settings;
+mod snapshots;
 mod stream;
 mod tar;
 mod templates;
 mod tree;
 mod usage;
 pub mod view;
+mod volume_files;
+mod volumes;
 mod watch;
 mod webhooks;
 
@@ -45,6 +53,7 @@ use axum::extract::Request;
 use axum::http::Method;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
+use axum::routing::MethodRouter;
 pub use openapi::document;
 use utoipa::openapi::security::SecurityRequirement;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
@@ -81,10 +90,15 @@ impl Described {
                 }
             }
         }
-        let check = from_fn(move |request: Request, next: Next| require(scope, request, next));
-        self.router = self.router.routes((schemas, paths, handler.route_layer(check)));
+        self.router = self.router.routes((schemas, paths, guarded(scope, handler)));
         self
     }
+}
+
+/// The scope first, and only then what a call takes: who may not call learns nothing of it.
+fn guarded(scope: Scope, handler: MethodRouter<App>) -> MethodRouter<App> {
+    let strict = handler.route_layer(from_fn(known::guard));
+    strict.route_layer(from_fn(move |request: Request, next: Next| require(scope, request, next)))
 }
 
 /// After the key itself was checked.
@@ -161,6 +175,49 @@ fn described() -> Described {
         .keyed(act, routes!(preview::link))
         .keyed(look, routes!(templates::list))
         .keyed(look, routes!(templates::read))
+        .keyed(act, routes!(templates::create))
+        .keyed(act, routes!(templates::change))
+        .keyed(act, routes!(templates::delete))
+        .keyed(look, routes!(templates::tags))
+        .keyed(act, routes!(templates::set_tags))
+        .keyed(act, routes!(templates::remove_tag))
+        .keyed(look, routes!(recipes::list))
+        .keyed(look, routes!(recipes::read))
+        .keyed(look, routes!(builds::list))
+        .keyed(look, routes!(builds::read))
+        .keyed(act, routes!(builds::cancel))
+        .keyed(look, routes!(builds::logs))
+        .keyed(look, routes!(builds::follow))
+        .keyed(look, routes!(builds::find_file))
+        .keyed(act, routes!(builds::send_file))
+        .keyed(act, routes!(builds::forget_steps))
+        .keyed(act, routes!(builds::import))
+        .keyed(look, routes!(builds::export))
+        .keyed(look, routes!(builds::export_snapshot))
+        .keyed(act, routes!(snapshots::create))
+        .keyed(look, routes!(snapshots::list))
+        .keyed(look, routes!(snapshots::read))
+        .keyed(act, routes!(snapshots::delete))
+        .keyed(look, routes!(snapshots::checkpoints))
+        .keyed(act, routes!(snapshots::checkpoint))
+        .keyed(act, routes!(snapshots::set_rule))
+        .keyed(act, routes!(snapshots::drop_rule))
+        .keyed(act, routes!(snapshots::rollback))
+        .keyed(act, routes!(forks::fork))
+        .keyed(look, routes!(forks::lineage))
+        .keyed(act, routes!(volumes::create))
+        .keyed(look, routes!(volumes::list))
+        .keyed(look, routes!(volumes::read))
+        .keyed(act, routes!(volumes::resize))
+        .keyed(act, routes!(volumes::delete))
+        .keyed(look, routes!(volume_files::list))
+        .keyed(look, routes!(volume_files::stat))
+        .keyed(look, routes!(volume_files::read))
+        .keyed(act, routes!(volume_files::write))
+        .keyed(act, routes!(volume_files::make_directory))
+        .keyed(act, routes!(volume_files::rename))
+        .keyed(act, routes!(volume_files::remove))
+        .keyed(act, routes!(volume_files::set_attributes))
         .keyed(look, routes!(providers::list))
         .keyed(administer, routes!(keys::create))
         .keyed(administer, routes!(keys::list))
@@ -185,9 +242,12 @@ fn described() -> Described {
         .keyed(administer, routes!(pools::set))
         .keyed(administer, routes!(pools::delete))
         .keyed(look, routes!(jobs::list))
+        .keyed(act, routes!(checks::begin))
+        .keyed(look, routes!(checks::read))
         .keyed(act, routes!(sessions::create))
         .keyed(look, routes!(sessions::list))
         .keyed(look, routes!(sessions::read))
+        .keyed(act, routes!(sessions::interrupt))
         .keyed(act, routes!(sessions::delete))
         .keyed(look, routes!(sessions::journal))
         .keyed(look, routes!(sessions::stream))
@@ -230,15 +290,13 @@ pub fn routes() -> Vec<Route> {
 pub fn router(app: App) -> Router {
     let (router, _) = described().router.split_for_parts();
     let aliases = aliases().guarded(|needs, handler| match needs {
-        Needs::Key(scope) => {
-            handler.route_layer(from_fn(move |request: Request, next: Next| require(scope, request, next)))
-        }
+        Needs::Key(scope) => guarded(scope, handler),
         _ => handler,
     });
-    // The key first: who has none learns nothing of what a call takes.
-    let strict = router.merge(aliases).route_layer(from_fn(known::guard));
-    let guarded = strict.route_layer(from_fn_with_state(app.clone(), auth::guard));
-    guarded
+    router
+        .merge(aliases)
+        // Around each route's own guard: the key, then its scope.
+        .route_layer(from_fn_with_state(app.clone(), auth::guard))
         // Previews check the sandbox's own tokens themselves.
         .merge(unguarded().guarded(|_, handler| handler))
         .fallback(error::no_such_route)

@@ -39,7 +39,20 @@ const OF_SANDBOXES: [Refusal; 6] = [
 ];
 
 /// Below these paths a call reaches into a sandbox.
-const INTO_SANDBOXES: [&str; 6] = ["/sandboxes", "/sessions", "/execute", "/files", "/agents", "/e2b"];
+const INTO_SANDBOXES: [&str; 11] = [
+    "/sandboxes",
+    "/sessions",
+    "/execute",
+    "/files",
+    "/agents",
+    "/e2b",
+    // What is kept on one server, with a disk that can be full.
+    "/templates",
+    "/snapshots",
+    "/volumes",
+    "/build-files",
+    "/images",
+];
 
 /// Routes that ask for no key, or take any method: described here, routed by hand.
 #[derive(utoipa::OpenApi)]

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::auth::Authenticated;
 use super::error::ApiError;
-use super::extract::{Body, Path};
+use super::extract::{Body, Params, Path};
+use super::keys::ForceQuery;
 use crate::App;
 use crate::clock::Timestamp;
 use crate::key::{Organisation, Quota};
@@ -22,6 +23,8 @@ pub struct OrganisationView {
     /// Sandboxes with processes now.
     running_sandboxes: u64,
     sandboxes: u64,
+    /// Bytes that the disks of its sandboxes may hold together now.
+    disk_bytes: u64,
 }
 
 fn view(app: &App, organisation: Organisation) -> OrganisationView {
@@ -33,6 +36,7 @@ fn view(app: &App, organisation: Organisation) -> OrganisationView {
         quota: organisation.quota,
         running_sandboxes: counts.running,
         sandboxes: counts.all,
+        disk_bytes: counts.disk,
     }
 }
 
@@ -84,15 +88,18 @@ pub async fn read(
 
 /// Delete an organisation (operators)
 ///
-/// Its keys open nothing from then on, and what they opened ends. An organisation that has sandboxes is refused with 409.
-#[utoipa::path(delete, path = "/organisations/{id}", tag = "organisations", params(("id" = String, Path)),
-    responses((status = 204, description = "It is gone"), (status = 409, description = "It has sandboxes")))]
+/// Its keys and the tokens of its volumes open nothing from then on, and what they opened ends. An organisation that has
+/// sandboxes is refused with 409. So is one that has templates, snapshots or volumes, unless `force` deletes them with it.
+#[utoipa::path(delete, path = "/organisations/{id}", tag = "organisations", params(("id" = String, Path), ForceQuery),
+    responses((status = 204, description = "It is gone"),
+        (status = 409, description = "It has something; the message says what")))]
 pub async fn delete(
     State(app): State<App>,
     Authenticated(caller): Authenticated,
     Path(id): Path<String>,
+    Params(query): Params<ForceQuery>,
 ) -> Result<StatusCode, ApiError> {
-    app.delete_organisation(&caller, &id).await?;
+    app.delete_organisation(&caller, &id, query.force()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -169,7 +169,7 @@ async fn admit(app: &App, id: &str, port: u16, request: &Parts) -> Result<(Admit
     if !opens {
         return Err(missing());
     }
-    let (sandbox, guest) = app.reach_any(sandbox.id.as_str()).await?;
+    let (sandbox, guest) = app.reach_into(sandbox).await?;
     Ok((Admitted { sandbox, link }, guest))
 }
 

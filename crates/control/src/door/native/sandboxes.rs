@@ -13,7 +13,10 @@ use super::extract::{OptionalBody, Params, Path, object, within};
 use super::settings::TimersBody;
 use super::view::SandboxView;
 use crate::clock::Timestamp;
+use crate::provider::Access;
 use crate::sandbox::{Filter, IfExists, LimitsChange, NetworkPolicy, NewSandbox, Order, Page, State as Life};
+use crate::snapshot::Rule;
+use crate::volume::Mount;
 use crate::{App, Error};
 
 /// What shall be made. Everything has a default.
@@ -33,6 +36,10 @@ pub struct CreateSandbox {
     pub limits: LimitsChange,
     #[serde(deserialize_with = "object")]
     pub network: NetworkPolicy,
+    /// Storage of yours that it gets; it stays when the sandbox goes.
+    pub volumes: Vec<MountBody>,
+    /// Makes a checkpoint before each command, and keeps some of them.
+    pub checkpoints: Option<Rule>,
     #[serde(deserialize_with = "object")]
     pub timers: TimersBody,
     /// Whom it is billed to: any word of your own.
@@ -59,9 +66,33 @@ pub enum OnExisting {
     EnsureRunning,
 }
 
+/// A volume in a sandbox.
+#[derive(Debug, Deserialize, Serialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MountBody {
+    /// By id or name.
+    pub volume: String,
+    /// Where it is in the sandbox; absolute.
+    pub path: String,
+    /// The directory of the volume that is shown there; made if it is not there.
+    #[serde(default)]
+    pub subpath: Option<String>,
+    /// The sandbox cannot write to it.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+impl From<MountBody> for Mount {
+    fn from(body: MountBody) -> Self {
+        let access = if body.read_only { Access::ReadOnly } else { Access::ReadWrite };
+        Mount { volume: body.volume, path: body.path, subpath: body.subpath, access }
+    }
+}
+
 impl CreateSandbox {
     pub fn into_domain(self, idempotency_key: Option<String>) -> NewSandbox {
         NewSandbox {
+            id: None,
             name: self.name,
             template: self.template,
             labels: self.labels,
@@ -82,6 +113,8 @@ impl CreateSandbox {
                 OnExisting::Return => IfExists::Return,
                 OnExisting::EnsureRunning => IfExists::EnsureRunning,
             },
+            volumes: self.volumes.into_iter().map(Into::into).collect(),
+            checkpoints: self.checkpoints,
         }
     }
 }
@@ -102,7 +135,10 @@ pub async fn create(
     let key = headers.get("idempotency-key").map(|value| value.to_str().map(ToOwned::to_owned)).transpose();
     // One that is dropped would make a second sandbox of the same request.
     let key = key.map_err(|_| Error::invalid("Idempotency-Key", "letters, digits and signs of ASCII"))?;
-    let sandbox = app.create_sandbox(&caller, body.into_domain(key)).await?;
+    let sandbox = match app.create_sandbox(&caller, body.into_domain(key)).await {
+        Ok(sandbox) => sandbox,
+        Err(error) => return Err(app.explained(&caller, error).await.into()),
+    };
     Ok((StatusCode::CREATED, Json(SandboxView::of(&app, sandbox))))
 }
 

@@ -180,6 +180,25 @@ pub struct DeleteQuery {
     sandbox_id: Option<String>,
 }
 
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct Interrupted {
+    /// In how many languages a cell was running; 0 where nothing ran.
+    interrupted: usize,
+}
+
+/// Interrupt a session's code
+///
+/// The cell that runs ends with an error, as by Ctrl-C; variables stay. Whoever waits for it gets what it printed.
+#[utoipa::path(post, path = "/sessions/{id}/interrupt", tag = "sessions", params(("id" = String, Path)),
+    responses((status = 200, description = "Interrupted, or nothing ran", body = Interrupted)))]
+pub async fn interrupt(
+    State(app): State<App>,
+    Authenticated(caller): Authenticated,
+    Path(id): Path<String>,
+) -> Result<Json<Interrupted>, ApiError> {
+    Ok(Json(Interrupted { interrupted: app.interrupt_session(&caller, &id).await? }))
+}
+
 /// End a session
 ///
 /// The sandbox that was made for it is destroyed; journal and artifacts stay for 30 days.

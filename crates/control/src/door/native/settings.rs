@@ -47,7 +47,7 @@ pub struct TimersBody {
     delete_after_seconds: Option<Option<u64>>,
     /// A stop is a destroy.
     ephemeral: Option<bool>,
-    /// A call or a preview request wakes it.
+    /// A call or a preview request wakes it; a call with a key of scope `read` does not.
     auto_resume: Option<bool>,
 }
 

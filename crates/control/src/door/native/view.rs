@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::App;
 use crate::clock::Timestamp;
-use crate::sandbox::{Cause, Expiry, IdleMeasure, NetworkPolicy, Sandbox, State, Timers};
+use crate::provider::Access;
+use crate::sandbox::{Cause, Expiry, IdleMeasure, Manifest, NetworkPolicy, Sandbox, State, Timers};
+use crate::snapshot::Rule;
 
 #[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct SandboxView {
@@ -24,6 +26,20 @@ pub struct SandboxView {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unheld: Vec<String>,
     pub network: NetworkPolicy,
+    #[serde(default)]
+    pub volumes: Vec<VolumeMountView>,
+    /// When checkpoints are made by themselves.
+    #[serde(default)]
+    pub checkpoints: Option<Rule>,
+    /// The sandbox that it is a copy of.
+    #[serde(default)]
+    pub parent: Option<String>,
+    /// The build of its template that it started from.
+    #[serde(default)]
+    pub build: Option<String>,
+    /// What proves its files since a durable pause or stop: nothing has run in it since. Absent otherwise.
+    #[serde(default)]
+    pub manifest: Option<Manifest>,
     pub timers: TimersView,
     /// Previews need no token.
     pub public: bool,
@@ -37,6 +53,17 @@ pub struct SandboxView {
     pub state_since: Timestamp,
     #[schema(value_type = String, format = DateTime)]
     pub last_activity_at: Timestamp,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct VolumeMountView {
+    /// The volume's id.
+    pub volume: String,
+    /// Where it is in the sandbox.
+    pub path: String,
+    /// The directory of the volume that is shown there; all of it where absent.
+    pub subpath: Option<String>,
+    pub read_only: bool,
 }
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, utoipa::ToSchema)]
@@ -64,9 +91,20 @@ pub struct TimersView {
     pub auto_resume: bool,
 }
 
-impl From<&cove_engine::spec::Limits> for LimitsView {
-    fn from(limits: &cove_engine::spec::Limits) -> Self {
+impl From<&crate::provider::Limits> for LimitsView {
+    fn from(limits: &crate::provider::Limits) -> Self {
         LimitsView { cpus: limits.cpus, memory: limits.memory, disk: limits.disk, pids: limits.pids }
+    }
+}
+
+impl From<crate::provider::VolumeMount> for VolumeMountView {
+    fn from(mount: crate::provider::VolumeMount) -> Self {
+        VolumeMountView {
+            volume: mount.volume.to_string(),
+            path: mount.target,
+            subpath: mount.subpath,
+            read_only: mount.access == Access::ReadOnly,
+        }
     }
 }
 
@@ -108,6 +146,11 @@ impl From<Sandbox> for SandboxView {
             limits: (&sandbox.limits).into(),
             unheld: Vec::new(),
             network: sandbox.network,
+            volumes: sandbox.volumes.into_iter().map(Into::into).collect(),
+            checkpoints: sandbox.checkpoints,
+            parent: sandbox.parent.map(|parent| parent.to_string()),
+            build: sandbox.build,
+            manifest: sandbox.manifest,
             timers: TimersView::from(&sandbox.timers),
             public: sandbox.public,
             user: sandbox.user,

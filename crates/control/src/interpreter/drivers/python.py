@@ -390,6 +390,44 @@ class Hooks:
         cls.cells[name] = (len(code), None, [line + "\n" for line in code.splitlines()], name)
 
 
+class Installed:
+    """Comes last: finds packages that were installed since the interpreter began. Python reads the folders of packages once,
+    at its start, and the user's own is there only after its first `pip install`."""
+
+    seen = None
+
+    @classmethod
+    def folders(cls):
+        site = sys.modules.get("site")
+        if site is None:
+            return {}
+        user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+        found = {}
+        for path in [*user, *site.getsitepackages()]:
+            try:
+                found[path] = os.stat(path).st_mtime_ns
+            except OSError:
+                pass
+        return found
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if path is not None:  # a module within a package: that has been found already
+            return None
+        found = cls.folders()
+        if found == cls.seen:
+            return None
+        cls.seen = found
+        for folder in found:
+            if folder not in sys.path:
+                # Where Python puts it at its start: before those of the system, after the standard library.
+                others = [place for place, other in enumerate(sys.path) if str(other).endswith("-packages")]
+                sys.path.insert(others[0] if others else len(sys.path), folder)
+                sys.modules["site"].addsitedir(folder)  # for its .pth files
+        PathFinder.invalidate_caches()
+        return PathFinder.find_spec(name)
+
+
 def refuse_input(prompt=""):
     raise RuntimeError(
         "input() cannot be answered here: nobody sits at this interpreter. Pass the value in the code or as an "
@@ -410,6 +448,7 @@ core = sys.modules["__main__"]
 PathFinder = sys.modules["_frozen_importlib_external"].PathFinder
 _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
 sys.meta_path.insert(0, Hooks)
+sys.meta_path.append(Installed)
 shell = PlainShell() if PathFinder.find_spec("IPython") is None else companion("ipython").Shell()
 if "zygote" in sources:
     companion("zygote").stand_ready(sources["preload"].split())

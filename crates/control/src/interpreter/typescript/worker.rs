@@ -79,5 +79,5 @@ fn bound_itself() -> Result<(), String> {
         let limit = Rlimit { current: Some(most), maximum: Some(most) };
         setrlimit(resource, limit).map_err(|errno| format!("limit {resource:?}: {errno}"))?;
     }
-    cove_engine::confine_to_text().map_err(|refused| refused.to_string())
+    crate::confine::to_text().map_err(|refused| refused.to_string())
 }

@@ -11,6 +11,9 @@ struct Node {
     content: Vec<u8>,
     mode: u32,
     modified_ms: i64,
+    /// Its content is where it points.
+    #[serde(default)]
+    link: bool,
 }
 
 #[derive(Default, Clone, serde::Serialize, serde::Deserialize)]
@@ -57,9 +60,10 @@ impl Files {
     pub fn fresh() -> Self {
         let mut files = Files::default();
         for path in ["/", "/tmp", "/home", "/home/user"] {
-            files
-                .nodes
-                .insert(path.into(), Node { directory: true, content: vec![], mode: 0o755, modified_ms: now_ms() });
+            files.nodes.insert(
+                path.into(),
+                Node { directory: true, content: vec![], mode: 0o755, modified_ms: now_ms(), link: false },
+            );
         }
         files
     }
@@ -108,7 +112,72 @@ impl Files {
         if node.directory {
             return Err(Failure::new(FailureKind::IsADirectory, format!("read {path}: is a directory")));
         }
+        if node.link {
+            let target = String::from_utf8_lossy(&node.content).into_owned();
+            let target = self.nodes.get(&absolute(&target)).filter(|target| !target.link && !target.directory);
+            return Ok(target.ok_or_else(|| not_found("read", path))?.content.clone());
+        }
         Ok(node.content.clone())
+    }
+
+    pub fn symlink(&mut self, path: &str, target: &str) -> Result<Entry, Failure> {
+        if self.nodes.contains_key(path) {
+            return Err(Failure::new(FailureKind::AlreadyExists, format!("link {path}: file exists")));
+        }
+        let (content, modified_ms) = (target.as_bytes().to_vec(), now_ms());
+        self.nodes.insert(path.to_owned(), Node { directory: false, content, mode: 0o777, modified_ms, link: true });
+        self.stat(path)
+    }
+
+    pub fn count(&self) -> usize {
+        self.nodes.values().filter(|node| !node.directory).count()
+    }
+
+    pub fn forget_below(&mut self, path: &str) {
+        let prefix = format!("{path}/");
+        self.nodes.retain(|key, _| !key.starts_with(&prefix));
+    }
+
+    pub fn unpack(&mut self, path: &str, archive: &[u8]) -> Result<(), Failure> {
+        let wrong = |error: std::io::Error| Failure::new(FailureKind::InvalidArgument, error.to_string());
+        self.make_directory(path)?;
+        for entry in tar::Archive::new(archive).entries().map_err(wrong)? {
+            let mut entry = entry.map_err(wrong)?;
+            let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+            let inside = absolute(&format!("{path}/{name}"));
+            if entry.header().entry_type().is_dir() {
+                self.make_directory(&inside)?;
+                continue;
+            }
+            if entry.header().entry_type().is_symlink() {
+                let target = entry.link_name_bytes().map(|link| String::from_utf8_lossy(&link).into_owned());
+                self.nodes.remove(&inside);
+                self.symlink(&inside, &target.unwrap_or_default())?;
+                continue;
+            }
+            let mut content = Vec::new();
+            std::io::Read::read_to_end(&mut entry, &mut content).map_err(wrong)?;
+            let mode = entry.header().mode().ok();
+            self.write(&inside, content, WriteMode::Replace, mode, true)?;
+        }
+        Ok(())
+    }
+
+    pub fn pack(&self, path: &str) -> Result<Vec<u8>, Failure> {
+        let wrong = |error: std::io::Error| Failure::new(FailureKind::Internal, error.to_string());
+        let entry = self.stat(path)?;
+        let mut builder = tar::Builder::new(Vec::new());
+        for (key, content) in self.all_below(path) {
+            let name = match entry.kind {
+                FileKind::Directory => key[path.trim_end_matches('/').len()..].trim_start_matches('/').to_owned(),
+                _ => entry.name.clone(),
+            };
+            let mut header = tar::Header::new_gnu();
+            header.set_mode(self.nodes[&key].mode);
+            header.set_size(content.len() as u64);
+            builder.append_data(&mut header, name, content.as_slice()).map_err(wrong)?;
+        }
+        builder.into_inner().map_err(wrong)
     }
 
     pub fn write(
@@ -144,7 +213,10 @@ impl Files {
             }
         }
         let mode = mode.or(old.map(|node| node.mode)).unwrap_or(0o644);
-        self.nodes.insert(path.to_owned(), Node { directory: false, content: whole, mode, modified_ms: now_ms() });
+        self.nodes.insert(
+            path.to_owned(),
+            Node { directory: false, content: whole, mode, modified_ms: now_ms(), link: false },
+        );
         self.stat(path)
     }
 
@@ -159,7 +231,10 @@ impl Files {
         if path != "/" {
             self.make_directory(parent(path))?;
         }
-        self.nodes.insert(path.into(), Node { directory: true, content: vec![], mode: 0o755, modified_ms: now_ms() });
+        self.nodes.insert(
+            path.into(),
+            Node { directory: true, content: vec![], mode: 0o755, modified_ms: now_ms(), link: false },
+        );
         Ok(false)
     }
 

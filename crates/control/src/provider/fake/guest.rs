@@ -14,6 +14,7 @@ use super::files::{Files, absolute};
 use super::process::Process;
 use super::shell;
 use crate::guest::{Connect, GuestError, Item, Pipe};
+use crate::provider::Order;
 
 pub struct FakeGuest {
     files: Mutex<Files>,
@@ -76,10 +77,10 @@ impl Line {
 }
 
 impl FakeGuest {
-    pub fn new(spec: &cove_engine::Spec) -> Arc<Self> {
+    pub fn new(order: &Order, files: Files) -> Arc<Self> {
         Arc::new(FakeGuest {
-            files: Mutex::new(Files::fresh()),
-            env: Mutex::new(spec.env.clone()),
+            files: Mutex::new(files),
+            env: Mutex::new(order.env.clone()),
             processes: Mutex::default(),
             next_pid: AtomicU32::new(2),
         })
@@ -107,6 +108,29 @@ impl FakeGuest {
     pub fn load_files(&self, saved: &[u8]) -> Result<(), String> {
         *self.files() = serde_json::from_slice(saved).map_err(|error| error.to_string())?;
         Ok(())
+    }
+
+    pub fn copy_of_files(&self) -> Files {
+        // Memory is no part of what is captured.
+        let mut files = self.files().clone();
+        files.forget_below("/dev/shm");
+        files
+    }
+
+    /// Returns what it had.
+    pub fn exchange_files(&self, files: Files) -> Files {
+        std::mem::replace(&mut *self.files(), files)
+    }
+
+    /// Where there is a list of users, others are unknown.
+    fn check_user(&self, user: Option<&str>) -> Result<(), Failure> {
+        let Ok(users) = self.files().read("/etc/passwd") else { return Ok(()) };
+        let users = String::from_utf8_lossy(&users).into_owned();
+        let known = |user: &str| user == "root" || users.lines().any(|line| line.split(':').next() == Some(user));
+        match user {
+            Some(user) if !known(user) => Err(Failure::new(FailureKind::UnknownUser, format!("no user {user:?}"))),
+            _ => Ok(()),
+        }
     }
 
     fn files(&self) -> std::sync::MutexGuard<'_, Files> {
@@ -143,9 +167,15 @@ impl FakeGuest {
                 }
                 line.reply(Ok(Reply::Done)).await
             }
+            Request::Start(spec) if self.check_user(spec.user.as_deref()).is_err() => {
+                line.reply(self.check_user(spec.user.as_deref()).map(|()| Reply::Done)).await
+            }
             Request::Start(spec) => {
                 let command = match &spec.command {
-                    Command::Argv(words) => words.join(" "),
+                    Command::Argv(words) => match words.as_slice() {
+                        [shell, flag, line] if shell.ends_with("sh") && flag == "-c" => line.clone(),
+                        words => words.join(" "),
+                    },
                     Command::Shell(text) => text.clone(),
                 };
                 let mut env = self.env.lock().expect("no panic while held").clone();
@@ -293,6 +323,28 @@ impl FakeGuest {
                 line.reply(Ok(Reply::Done)).await?;
                 line.event(&Event::Matches { matches }).await?;
                 line.end().await
+            }
+            Request::Symlink { path, target, .. } => {
+                let linked = self.files().symlink(&absolute(&path), &target);
+                line.reply(linked.map(|entry| Reply::Entry { entry })).await
+            }
+            Request::TarIn { path, .. } => {
+                let Some(bytes) = line.upload().await? else { return Ok(()) };
+                let unpacked = self.files().unpack(&absolute(&path), &bytes);
+                line.reply(unpacked.map(|()| Reply::Done)).await
+            }
+            Request::TarOut { path, .. } => {
+                let packed = self.files().pack(&absolute(&path));
+                match packed {
+                    Err(failure) => line.reply(Err(failure)).await,
+                    Ok(bytes) => {
+                        line.reply(Ok(Reply::Done)).await?;
+                        for chunk in bytes.chunks(frame::BULK) {
+                            write_async(&mut line.to, Kind::Data, chunk).await?;
+                        }
+                        line.end().await
+                    }
+                }
             }
             Request::Ports => line.reply(Ok(Reply::Ports { ports: Vec::new() })).await,
             Request::Usage => line.reply(Ok(Reply::Usage { usage: Default::default() })).await,

@@ -5,6 +5,8 @@
 
 mod files;
 mod guest;
+mod images;
+mod manifest;
 mod process;
 mod shell;
 
@@ -14,17 +16,25 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cove_engine::SandboxId;
-use cove_engine::spec::{Limits, Network, Spec};
-use cove_engine::state::{Ended, Usage};
+use cove_protocol::SandboxId;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
 
 use self::guest::FakeGuest;
-use super::{Aside, Capabilities, Departure, Health, Isolation, Provider, ProviderError, Seen, Sighting};
+use super::kind::Count;
+use super::{
+    Ability, Aside, Can, Capabilities, Departure, Ended, Handle, Health, Isolation, Kind, Limits, Network, Order,
+    Provider, ProviderError, Seen, Sighting, Usage,
+};
 use crate::guest::Guest;
 
+pub static KIND: Kind =
+    Kind { name: "fake", keys: &[], count: Count::Any, open: |opening| Ok(Arc::new(Fake::named(opening.name))) };
+
 pub struct Fake {
+    name: String,
+    /// What it shall not be able to do.
+    lacks: Mutex<Vec<(Ability, &'static str)>>,
     sandboxes: Mutex<HashMap<SandboxId, Entry>>,
     departures: mpsc::UnboundedSender<Departure>,
     departed: tokio::sync::Mutex<mpsc::UnboundedReceiver<Departure>>,
@@ -36,6 +46,12 @@ pub struct Fake {
     /// Launches take this lock one by one; a test that holds it stops all of them.
     gate: Arc<tokio::sync::Mutex<()>>,
     launching: AtomicUsize,
+    /// Sandboxes that were held still to be copied.
+    instants: AtomicUsize,
+    /// Layers and volumes.
+    kept: images::Kept,
+    /// Of sandboxes.
+    manifests: Mutex<HashMap<SandboxId, manifest::Noted>>,
 }
 
 struct Held {
@@ -68,10 +84,17 @@ struct Entry {
     aside: Option<Aside>,
 }
 
-impl Default for Fake {
-    fn default() -> Self {
+impl Fake {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Fake::named(KIND.name))
+    }
+
+    /// Under a name of its own.
+    pub fn named(name: &str) -> Self {
         let (departures, departed) = mpsc::unbounded_channel();
         Fake {
+            name: name.to_owned(),
+            lacks: Mutex::default(),
             sandboxes: Mutex::default(),
             departures,
             departed: tokio::sync::Mutex::new(departed),
@@ -81,13 +104,15 @@ impl Default for Fake {
             held: Mutex::default(),
             gate: Arc::default(),
             launching: AtomicUsize::new(0),
+            instants: AtomicUsize::new(0),
+            kept: images::Kept::default(),
+            manifests: Mutex::default(),
         }
     }
-}
 
-impl Fake {
-    pub fn new() -> Arc<Self> {
-        Arc::new(Fake::default())
+    /// From now on it cannot do this, for that reason.
+    pub fn lack(&self, ability: Ability, why: &'static str) {
+        self.lacks.lock().expect("no panic while held").push((ability, why));
     }
 
     /// Ends a sandbox's processes without a request, as a kernel would.
@@ -115,7 +140,7 @@ impl Fake {
     /// So much more processor time has been used by the sandbox.
     pub fn work(&self, id: &SandboxId, time: std::time::Duration) {
         let more = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.with(id, |entry| entry.processor_ns += more).expect("the sandbox is there");
+        self.with(&handle_of(id), |entry| entry.processor_ns += more).expect("the sandbox is there");
     }
 
     /// Sets the free memory of its machine.
@@ -166,50 +191,104 @@ impl Fake {
         }
     }
 
-    fn with<T>(&self, id: &SandboxId, act: impl FnOnce(&mut Entry) -> T) -> Result<T, ProviderError> {
+    fn with<T>(&self, handle: &Handle, act: impl FnOnce(&mut Entry) -> T) -> Result<T, ProviderError> {
         let mut sandboxes = self.sandboxes.lock().expect("no panic while held");
-        sandboxes.get_mut(id).map(act).ok_or_else(|| ProviderError::NotFound(id.clone()))
+        let entry = id_of(handle).and_then(|id| sandboxes.get_mut(&id));
+        entry.map(act).ok_or_else(|| ProviderError::NotFound(handle.clone()))
     }
+}
+
+/// Not the id, so that a test notices whoever takes one for the other.
+fn handle_of(id: &SandboxId) -> Handle {
+    Handle::new(format!("fake-{id}"))
+}
+
+/// By its handle, or by the id where the handle was never noted.
+fn id_of(handle: &Handle) -> Option<SandboxId> {
+    let text = handle.as_str();
+    text.strip_prefix("fake-").unwrap_or(text).parse().ok()
 }
 
 #[async_trait]
 impl Provider for Fake {
-    fn name(&self) -> &'static str {
-        "fake"
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn kind(&self) -> &'static Kind {
+        &KIND
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { pause: true, resize: true, persistent: true, network_policy: true, isolation: Isolation::None }
+        let lacks = self.lacks.lock().expect("no panic while held");
+        let can = |ability| match lacks.iter().find(|(lacked, _)| *lacked == ability) {
+            Some((_, why)) => Can::not(why),
+            None => Can::Yes,
+        };
+        Capabilities {
+            isolation: Isolation::None,
+            pause: can(Ability::Pause),
+            resize: can(Ability::Resize),
+            persistent: can(Ability::Persistent),
+            network_policy: can(Ability::NetworkPolicy),
+            archive: can(Ability::Archive),
+            snapshot: can(Ability::Snapshot),
+            fork: can(Ability::Fork),
+            volumes: can(Ability::Volumes),
+            manifest: can(Ability::Manifest),
+        }
+    }
+
+    /// A map of this process, which tests share between servers.
+    fn is_bound_to_host(&self) -> bool {
+        false
+    }
+
+    fn is_exclusive(&self) -> bool {
+        true
+    }
+
+    fn layers(&self) -> &dyn super::images::Layers {
+        self
+    }
+
+    fn volumes(&self) -> &dyn super::images::Volumes {
+        self
+    }
+
+    fn manifests(&self) -> &dyn super::manifest::Manifests {
+        self
     }
 
     fn free_memory(&self) -> Option<u64> {
         *self.free_memory.lock().expect("no panic while held")
     }
 
-    async fn launch(&self, spec: &Spec) -> Result<(), ProviderError> {
+    async fn launch(&self, order: &Order) -> Result<Handle, ProviderError> {
         self.launching.fetch_add(1, Ordering::Relaxed);
         drop(self.gate.lock().await);
         self.launching.fetch_sub(1, Ordering::Relaxed);
         self.trouble("launch")?;
+        let files = self.kept.files_of(&order.image.root)?;
         {
             let mut sandboxes = self.sandboxes.lock().expect("no panic while held");
-            let entry = sandboxes.entry(spec.id.clone()).or_insert_with(|| Entry {
+            let entry = sandboxes.entry(order.id.clone()).or_insert_with(|| Entry {
                 state: Seen::Running,
-                guest: FakeGuest::new(spec),
-                limits: spec.limits,
+                guest: FakeGuest::new(order, files),
+                limits: order.limits,
                 aside: None,
                 processor_ns: 0,
             });
             entry.state = Seen::Running;
-            entry.limits = spec.limits;
+            entry.limits = order.limits;
         }
         self.pass("launch").await;
-        Ok(())
+        Ok(handle_of(&order.id))
     }
 
-    async fn stop(&self, id: &SandboxId, _grace: Duration) -> Result<(), ProviderError> {
+    async fn stop(&self, handle: &Handle, _grace: Duration) -> Result<(), ProviderError> {
         self.trouble("stop")?;
-        self.with(id, |entry| {
+        self.with(handle, |entry| {
             entry.state = Seen::Stopped;
             entry.guest.end_processes();
         })?;
@@ -217,42 +296,43 @@ impl Provider for Fake {
         Ok(())
     }
 
-    async fn pause(&self, id: &SandboxId) -> Result<(), ProviderError> {
+    async fn pause(&self, handle: &Handle) -> Result<(), ProviderError> {
         self.trouble("pause")?;
-        self.with(id, |entry| entry.state = Seen::Paused)?;
+        self.with(handle, |entry| entry.state = Seen::Paused)?;
         self.pass("pause").await;
         Ok(())
     }
 
-    async fn resume(&self, id: &SandboxId) -> Result<(), ProviderError> {
+    async fn resume(&self, handle: &Handle) -> Result<(), ProviderError> {
         self.trouble("resume")?;
-        self.with(id, |entry| entry.state = Seen::Running)?;
+        self.with(handle, |entry| entry.state = Seen::Running)?;
         self.pass("resume").await;
         Ok(())
     }
 
-    async fn destroy(&self, id: &SandboxId) -> Result<(), ProviderError> {
+    async fn destroy(&self, handle: &Handle) -> Result<(), ProviderError> {
         self.trouble("destroy")?;
-        if let Some(entry) = self.sandboxes.lock().expect("no panic while held").remove(id) {
+        let removed = id_of(handle).and_then(|id| self.sandboxes.lock().expect("no panic while held").remove(&id));
+        if let Some(entry) = removed {
             entry.guest.end_processes();
         }
         self.pass("destroy").await;
         Ok(())
     }
 
-    async fn resize(&self, id: &SandboxId, limits: &Limits) -> Result<(), ProviderError> {
+    async fn resize(&self, handle: &Handle, limits: &Limits) -> Result<(), ProviderError> {
         self.trouble("resize")?;
-        self.with(id, |entry| entry.limits = *limits)
+        self.with(handle, |entry| entry.limits = *limits)
     }
 
-    async fn set_network(&self, id: &SandboxId, _network: &Network) -> Result<(), ProviderError> {
+    async fn set_network(&self, handle: &Handle, _network: &Network) -> Result<(), ProviderError> {
         self.trouble("set_network")?;
-        self.with(id, |_| ())
+        self.with(handle, |_| ())
     }
 
-    async fn usage(&self, id: &SandboxId) -> Result<Usage, ProviderError> {
+    async fn usage(&self, handle: &Handle) -> Result<Usage, ProviderError> {
         self.trouble("usage")?;
-        self.with(id, |entry| Usage {
+        self.with(handle, |entry| Usage {
             cpu_ns: entry.processor_ns,
             memory: 1 << 20,
             memory_peak: 2 << 20,
@@ -269,6 +349,7 @@ impl Provider for Fake {
         let sandboxes = self.sandboxes.lock().expect("no panic while held");
         let sighting = |(id, entry): (&SandboxId, &Entry)| Sighting {
             id: id.clone(),
+            handle: handle_of(id),
             state: entry.state,
             ended: None,
             aside: entry.aside.clone(),
@@ -276,23 +357,23 @@ impl Provider for Fake {
         Ok(sandboxes.iter().map(sighting).collect())
     }
 
-    async fn keep_aside(&self, id: &SandboxId, aside: &Aside) -> Result<(), ProviderError> {
-        self.with(id, |entry| {
+    async fn keep_aside(&self, handle: &Handle, aside: &Aside) -> Result<(), ProviderError> {
+        self.with(handle, |entry| {
             entry.state = Seen::Stopped;
             entry.guest.end_processes();
             entry.aside = Some(aside.clone());
         })
     }
 
-    async fn take_back(&self, id: &SandboxId) -> Result<(), ProviderError> {
-        self.with(id, |entry| entry.aside = None)
+    async fn take_back(&self, handle: &Handle) -> Result<(), ProviderError> {
+        self.with(handle, |entry| entry.aside = None)
     }
 
-    async fn is_blank(&self, id: &SandboxId) -> Result<bool, ProviderError> {
-        self.with(id, |entry| entry.guest.bytes_in_files() == 0)
+    async fn is_blank(&self, handle: &Handle) -> Result<bool, ProviderError> {
+        self.with(handle, |entry| entry.guest.bytes_in_files() == 0)
     }
 
-    fn storage(&self) -> Option<Health> {
+    fn storage(&self, _kept: u64) -> Option<Health> {
         self.storage.lock().expect("no panic while held").clone()
     }
 
@@ -310,28 +391,28 @@ impl Provider for Fake {
         }
     }
 
-    fn guest(&self, id: &SandboxId) -> Guest {
+    fn guest(&self, handle: &Handle) -> Guest {
         let sandboxes = self.sandboxes.lock().expect("no panic while held");
-        let guest =
-            sandboxes.get(id).filter(|entry| entry.state == Seen::Running).map(|entry| Arc::clone(&entry.guest));
+        let entry = id_of(handle).and_then(|id| sandboxes.get(&id));
+        let guest = entry.filter(|entry| entry.state == Seen::Running).map(|entry| Arc::clone(&entry.guest));
         Guest::new(Arc::new(guest::Link(guest)))
     }
 
-    async fn export(&self, id: &SandboxId, to: &mut (dyn AsyncWrite + Send + Unpin)) -> Result<(), ProviderError> {
+    async fn export(&self, handle: &Handle, to: &mut (dyn AsyncWrite + Send + Unpin)) -> Result<(), ProviderError> {
         self.trouble("export")?;
-        let files = self.with(id, |entry| entry.guest.save_files())?;
+        let files = self.with(handle, |entry| entry.guest.save_files())?;
         to.write_all(&files).await.map_err(|error| ProviderError::Failed(error.to_string()))
     }
 
-    async fn import(&self, spec: &Spec, from: &mut (dyn AsyncRead + Send + Unpin)) -> Result<(), ProviderError> {
+    async fn import(&self, order: &Order, from: &mut (dyn AsyncRead + Send + Unpin)) -> Result<Handle, ProviderError> {
         self.trouble("import")?;
         let mut files = Vec::new();
         from.read_to_end(&mut files).await.map_err(|error| ProviderError::Failed(error.to_string()))?;
-        let guest = FakeGuest::new(spec);
+        let guest = FakeGuest::new(order, files::Files::fresh());
         guest.load_files(&files).map_err(ProviderError::Failed)?;
-        let entry = Entry { state: Seen::Stopped, guest, limits: spec.limits, aside: None, processor_ns: 0 };
-        self.sandboxes.lock().expect("no panic while held").insert(spec.id.clone(), entry);
+        let entry = Entry { state: Seen::Stopped, guest, limits: order.limits, aside: None, processor_ns: 0 };
+        self.sandboxes.lock().expect("no panic while held").insert(order.id.clone(), entry);
         self.pass("import").await;
-        Ok(())
+        Ok(handle_of(&order.id))
     }
 }

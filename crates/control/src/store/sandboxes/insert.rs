@@ -1,15 +1,18 @@
 //! Inserts a sandbox's row, with the idempotency key of its request.
 
+use cove_protocol::SandboxId;
 use sqlx::Row as _;
 
-use super::{due_at, held_name, insert_labels};
+use super::{disk, due_at, held_name, insert_labels};
 use crate::Error;
 use crate::audit::Entry;
+use crate::image::User;
 use crate::key::Quota;
+use crate::ledger;
 use crate::sandbox::Sandbox;
 use crate::store::change::{Change, Lasting, Statement};
 use crate::store::room::{Room, Wanted};
-use crate::store::{Store, Written, audit, is_unique_violation, to_body};
+use crate::store::{Store, Written, audit, is_unique_violation, layers, to_body, volumes};
 
 /// The result of an insert.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,8 +54,9 @@ impl Store {
             None => Change::new(row),
         };
         // The row is not acknowledged before its next state, which is synced.
-        let change = change.with(insert_labels(sandbox)).with(asked.map(audit::insert)).lasting(Lasting::Soon);
-        let room = quota.map(|quota| Room { organisation: &sandbox.organisation, quota, wanted: Wanted::NewSandbox });
+        let change = change.with(self.beside_row(sandbox)).with(asked.map(audit::insert)).lasting(Lasting::Soon);
+        let wanted = Wanted::NewSandboxes { many: 1, disk: ledger::disk_of(sandbox) };
+        let room = quota.map(|quota| Room { organisation: &sandbox.organisation, quota, wanted });
         match (self.write_within(change, Some(sandbox), room).await?, repeatable) {
             (Ok(Written::Done), _) => Ok(Inserted::New),
             (Ok(Written::Overtaken), Some(repeatable)) => {
@@ -62,8 +66,44 @@ impl Store {
             }
             (Ok(Written::Overtaken), None) => Err(Error::internal("store: an insert that changed nothing")),
             (Err(error), _) if is_unique_violation(&error) => Ok(Inserted::NameTaken),
+            (Err(error), _) if layers::is_gone(&error) => Err(layers::gone()),
             (Err(error), _) => Err(error.into()),
         }
+    }
+
+    /// Several sandboxes of one organisation, each with the note of who asked for it: all of them or none, also where they do not
+    /// all fit into the organisation's maxima.
+    pub async fn insert_sandboxes(
+        &self,
+        sandboxes: &[Sandbox],
+        asked: &[Entry],
+        quota: &Quota,
+    ) -> Result<Inserted, Error> {
+        let Some(first) = sandboxes.first() else { return Ok(Inserted::New) };
+        let mut statements = Vec::new();
+        for sandbox in sandboxes {
+            statements.push(insert_row(sandbox)?);
+            statements.extend(self.beside_row(sandbox));
+        }
+        statements.extend(asked.iter().map(audit::insert));
+        let disk = sandboxes.iter().map(ledger::disk_of).fold(0, u64::saturating_add);
+        let wanted = Wanted::NewSandboxes { many: sandboxes.len() as u64, disk };
+        let room = Room { organisation: &first.organisation, quota, wanted };
+        match self.write_within(Change::all(statements).lasting(Lasting::Soon), None, Some(room)).await? {
+            Ok(_) => Ok(Inserted::New),
+            Err(error) if is_unique_violation(&error) => Ok(Inserted::NameTaken),
+            Err(error) if layers::is_gone(&error) => Err(layers::gone()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What is written with the row of every sandbox.
+    fn beside_row(&self, sandbox: &Sandbox) -> Vec<Statement> {
+        let mut statements: Vec<Statement> = insert_labels(sandbox).collect();
+        let user = User::Sandbox(sandbox.id.as_str());
+        statements.extend(layers::uses(self.dialect, user, &sandbox.image.root.over));
+        statements.extend(volumes::mounts(self.dialect, sandbox));
+        statements
     }
 
     /// Reads what an idempotency key was used for.
@@ -107,14 +147,17 @@ fn insert_row(sandbox: &Sandbox) -> Result<Statement, Error> {
         sandbox.server.as_str().into(),
         sandbox.state.as_str().into(),
         sandbox.pool.as_deref().into(),
+        sandbox.build.as_deref().into(),
+        sandbox.parent.as_ref().map(SandboxId::as_str).into(),
         sandbox.generation.into(),
         sandbox.created_at.as_millisecond().into(),
         sandbox.last_activity_at.as_millisecond().into(),
         due_at(sandbox).into(),
+        disk(sandbox).into(),
         to_body(sandbox)?.into(),
     ];
-    const COLUMNS: &str = "id, organisation, name, template, owner, server, state, pool, generation, created_at, \
-         last_activity_at, due_at, body";
+    const COLUMNS: &str = "id, organisation, name, template, owner, server, state, pool, build, parent, generation, created_at, \
+         last_activity_at, due_at, disk, body";
     Ok(Statement::insert("sandboxes", COLUMNS, values))
 }
 

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use cove_engine::SandboxId;
+use cove_protocol::SandboxId;
 use sqlx::Row;
+use sqlx::any::AnyRow;
 
 use super::COLUMNS;
 use crate::Error;
+use crate::ledger::Group;
 use crate::sandbox::{Filter, Listed, Order, Page, Sandbox, State};
 use crate::store::Store;
 use crate::store::sql::Sql;
@@ -104,14 +106,18 @@ impl Store {
     }
 
     /// How many each organisation has in each state.
-    pub async fn count_by_organisation(&self) -> Result<Vec<(String, String, i64)>, Error> {
-        let rows = sqlx::query(
-            "SELECT organisation, state, COUNT(*) AS many FROM sandboxes WHERE state <> 'destroyed' \
-             GROUP BY organisation, state",
-        )
-        .fetch_all(&self.reads)
-        .await?;
-        rows.iter().map(|row| Ok((row.try_get("organisation")?, row.try_get("state")?, row.try_get("many")?))).collect()
+    pub async fn count_by_organisation(&self) -> Result<Vec<Group>, Error> {
+        const SQL: &str = "SELECT organisation, state, COUNT(*) AS many, CAST(SUM(disk) AS BIGINT) AS disk \
+             FROM sandboxes WHERE state <> 'destroyed' GROUP BY organisation, state";
+        let group = |row: &AnyRow| {
+            Ok(Group {
+                organisation: row.try_get("organisation")?,
+                state: row.try_get("state")?,
+                many: row.try_get::<i64, _>("many")?.unsigned_abs(),
+                disk: row.try_get::<i64, _>("disk")?.unsigned_abs(),
+            })
+        };
+        sqlx::query(SQL).fetch_all(&self.reads).await?.iter().map(group).collect()
     }
 
     /// How many there are in each state, for the metrics.

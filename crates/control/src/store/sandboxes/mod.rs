@@ -9,7 +9,7 @@ mod pooled;
 mod recent;
 mod update;
 
-use cove_engine::SandboxId;
+use cove_protocol::SandboxId;
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
@@ -21,6 +21,7 @@ use crate::audit::Entry;
 use crate::clock::from_millisecond;
 use crate::event::NewEvent;
 use crate::key::Quota;
+use crate::ledger;
 use crate::sandbox::timers;
 use crate::sandbox::{Sandbox, State};
 use crate::store::usage::Span;
@@ -79,6 +80,11 @@ fn due_at(sandbox: &Sandbox) -> Option<i64> {
     timers::next(sandbox).map(|(at, _)| at.as_millisecond())
 }
 
+/// What its disk counts for.
+fn disk(sandbox: &Sandbox) -> i64 {
+    i64::try_from(ledger::disk_of(sandbox)).unwrap_or(i64::MAX)
+}
+
 impl Store {
     pub async fn sandbox_by_id(&self, id: &SandboxId) -> Result<Option<Sandbox>, Error> {
         if let Some(sandbox) = self.recent.get(id) {
@@ -94,13 +100,6 @@ impl Store {
              WHERE organisation = $1 AND name = $2";
         let row = sqlx::query(SQL).bind(organisation).bind(name).fetch_optional(&self.reads).await?;
         row.as_ref().map(read).transpose()
-    }
-
-    /// Whether a text occurs in the row of any sandbox that is not destroyed. It may find too many, never too few.
-    pub async fn is_mentioned_by_sandboxes(&self, word: &str) -> Result<bool, Error> {
-        const SQL: &str = "SELECT id FROM sandboxes WHERE state <> 'destroyed' AND body LIKE $1 LIMIT 1";
-        let row = sqlx::query(SQL).bind(format!("%{word}%")).fetch_optional(&self.reads).await?;
-        Ok(row.is_some())
     }
 
     /// By id first, then by name, within the organisation.

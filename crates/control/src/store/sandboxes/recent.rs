@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use cove_engine::SandboxId;
+use cove_protocol::SandboxId;
 
 use crate::clock::from_millisecond;
 use crate::sandbox::{Sandbox, State};

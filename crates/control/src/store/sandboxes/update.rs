@@ -1,14 +1,16 @@
 //! Changes of a sandbox's row, each only where its generation is still the one that was read.
 
-use cove_engine::SandboxId;
+use cove_protocol::SandboxId;
 
-use super::{Along, due_at, held_name, insert_labels};
+use super::{Along, disk, due_at, held_name, insert_labels};
 use crate::Error;
 use crate::event::NewEvent;
+use crate::image::User;
+use crate::ledger;
 use crate::sandbox::{Sandbox, State};
 use crate::store::change::{Change, Lasting, Statement};
 use crate::store::room::{Room, Wanted};
-use crate::store::{AT_ONCE, Store, Written, is_unique_violation, to_body};
+use crate::store::{AT_ONCE, Store, Written, is_unique_violation, layers, to_body, volumes};
 
 impl Store {
     /// Writes the sandbox where its generation is still the one that was read, and raises it.
@@ -22,10 +24,15 @@ impl Store {
     }
 
     async fn raise(&self, sandbox: &mut Sandbox, along: Along<'_>) -> Result<Result<Written, sqlx::Error>, Error> {
-        let change = Change::new(update_row(sandbox)?).with(along.insert(self.dialect)?).lasting(along.lasting);
+        let change = Change::new(update_row(sandbox)?)
+            .with(let_go(sandbox))
+            .with(along.insert(self.dialect)?)
+            .lasting(along.lasting);
         let Some(quota) = along.starts_within else { return Ok(self.write_raised(change, sandbox).await) };
         sandbox.generation += 1;
-        let room = Room { organisation: &sandbox.organisation, quota, wanted: Wanted::Start };
+        // One that comes out of the archive has no disk yet.
+        let disk = if sandbox.state == State::Restoring { ledger::disk_of(sandbox) } else { 0 };
+        let room = Room { organisation: &sandbox.organisation, quota, wanted: Wanted::Start { disk } };
         let written = self.write_within(change, Some(sandbox), Some(room)).await;
         if !matches!(written, Ok(Ok(Written::Done))) {
             sandbox.generation -= 1;
@@ -86,11 +93,21 @@ impl Store {
     }
 }
 
+/// What a sandbox that is gone no longer needs.
+fn let_go(sandbox: &Sandbox) -> Vec<Statement> {
+    if sandbox.state != State::Destroyed {
+        return Vec::new();
+    }
+    let layers = (!sandbox.image.root.over.is_empty()).then(|| layers::release(User::Sandbox(sandbox.id.as_str())));
+    let mounts = (!sandbox.volumes.is_empty()).then(|| volumes::unmount(sandbox.id.as_str()));
+    layers.into_iter().chain(mounts).collect()
+}
+
 /// The row as the sandbox is, with the next generation; that in the body counts for nothing.
 fn update_row(sandbox: &Sandbox) -> Result<Statement, Error> {
     const SQL: &str = "UPDATE sandboxes SET organisation = $1, name = $2, owner = $3, server = $4, state = $5, pool = $6, \
-         generation = $7, last_activity_at = $8, due_at = $9, body = $10, destroyed_at = $11 \
-         WHERE id = $12 AND generation = $13";
+         generation = $7, last_activity_at = $8, due_at = $9, body = $10, destroyed_at = $11, disk = $12 \
+         WHERE id = $13 AND generation = $14";
     let destroyed_at = (sandbox.state == State::Destroyed).then(|| sandbox.state_since.as_millisecond());
     let values = [
         sandbox.organisation.as_str().into(),
@@ -104,6 +121,7 @@ fn update_row(sandbox: &Sandbox) -> Result<Statement, Error> {
         due_at(sandbox).into(),
         to_body(sandbox)?.into(),
         destroyed_at.into(),
+        disk(sandbox).into(),
         sandbox.id.as_str().into(),
         sandbox.generation.into(),
     ];

@@ -22,7 +22,7 @@ use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Group, PROBE, Told, interrupted};
-use crate::complaint::Complaint;
+use crate::complaint::{Complaint, doing};
 use crate::render::say;
 
 /// One way of being inside.
@@ -40,6 +40,11 @@ const STANCES: &[Stance] = &[
 
 pub fn has(name: &str) -> bool {
     all().any(|probe| probe.name == name)
+}
+
+/// The names, with what each would mean if it did not hold.
+pub fn names() -> Vec<(String, String)> {
+    all().map(|probe| (probe.name.to_owned(), probe.meaning.to_owned())).collect()
 }
 
 /// Tries these probes, or all, and tells the worst verdict of each.
@@ -135,7 +140,7 @@ fn own_address() -> Option<String> {
 }
 
 fn attack_from(stance: &Stance, bait: &Bait, signals: &Signals, probes: &[String]) -> Result<Vec<Finding>, Complaint> {
-    let program = std::env::current_exe()?;
+    let program = crate::place::program()?;
     let canaries = serde_json::to_string(&bait.canaries).map_err(|error| Complaint::failed(error.to_string()))?;
     let mut child = Command::new(&program)
         .args(["run", "--user", stance.user, "--network", stance.network, "--timeout", "120s"])
@@ -144,10 +149,11 @@ fn attack_from(stance: &Stance, bait: &Bait, signals: &Signals, probes: &[String
         .args(probes)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .spawn()?;
+        .spawn()
+        .map_err(doing(format!("start {}", program.display())))?;
     let said = listen(&mut child, signals);
-    child.wait()?;
-    let Some(said) = said? else {
+    child.wait().map_err(doing("wait for the sandbox of the probes"))?;
+    let Some(said) = said.map_err(doing("read what the probes say"))? else {
         return Err(interrupted());
     };
     let findings: Vec<Finding> = said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();

@@ -17,8 +17,9 @@ use cove_probe::{Finding, Verdict};
 use cove_sys::signal::Signals;
 use rustix::process::Signal;
 use serde::Serialize;
+use serde_json::json;
 
-use crate::complaint::{Complaint, code};
+use crate::complaint::{Complaint, code, doing};
 use crate::measure::markdown;
 use crate::render::{Rows, Tone, print, print_json};
 
@@ -36,11 +37,15 @@ pub const PROBE: &str = "__probe";
 Examples:
   cove redteam
   cove redteam doors
+  cove redteam --list
   cove redteam --json")]
 pub struct Arguments {
     /// Print JSON: one object per probe with name, verdict and detail
     #[arg(long)]
     json: bool,
+    /// List the probes and try none
+    #[arg(long, conflicts_with_all = ["markdown", "probes"])]
+    list: bool,
     /// Put the verdicts into this document, between the lines `<!-- cove redteam -->` and `<!-- /cove redteam -->`
     #[arg(long, value_name = "FILE", conflicts_with = "probes")]
     markdown: Option<PathBuf>,
@@ -69,6 +74,9 @@ struct Told {
 }
 
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
+    if arguments.list {
+        return list(arguments.json);
+    }
     let [engine, doors] = sort(&arguments.probes)?;
     if let Some(document) = &arguments.markdown {
         // Before the first probe, not after the last.
@@ -76,7 +84,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
         crate::measure::output::can_write_to([document])?;
     }
     // A Ctrl-C ends the sandbox, and then this, without leaving the bait behind.
-    let signals = Signals::block(&ENDING)?;
+    let signals = Signals::block(&ENDING).map_err(doing("block signals"))?;
     let (mut groups, mut ways, mut removed) = (Vec::new(), "", Ok(()));
     if let Some(probes) = engine {
         (groups, ways) = engine::attack(&probes, &signals)?;
@@ -92,6 +100,25 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     removed.map(|()| code)
 }
 
+fn list(as_json: bool) -> Result<u8, Complaint> {
+    let parts = [("engine", engine::names()), ("doors", doors::names())];
+    if as_json {
+        let all = parts.iter().flat_map(|(part, probes)| {
+            probes.iter().map(move |(name, meaning)| json!({ "part": part, "name": name, "meaning": meaning }))
+        });
+        print_json(&all.collect::<Vec<_>>())?;
+        return Ok(0);
+    }
+    let mut rows = Rows::new(&["probe", "part", "would mean"]);
+    for (part, probes) in &parts {
+        for (name, meaning) in probes {
+            rows.add(&[(name, Tone::Plain), (part, Tone::Faint), (meaning, Tone::Plain)]);
+        }
+    }
+    rows.print()?;
+    Ok(0)
+}
+
 /// The probes of each part that are wanted: none at all, or an empty list for every one.
 fn sort(names: &[String]) -> Result<[Option<Vec<String>>; 2], Complaint> {
     if names.is_empty() {
@@ -104,9 +131,7 @@ fn sort(names: &[String]) -> Result<[Option<Vec<String>>; 2], Complaint> {
         } else if doors::has(name) {
             doors.push(name.clone());
         } else {
-            return Err(
-                Complaint::usage(format!("there is no probe {name}")).hint("`cove redteam --json` names them all")
-            );
+            return Err(Complaint::usage(format!("there is no probe {name}")).hint("`cove redteam --list` names them"));
         }
     }
     let part = |word: &str, named: Vec<String>| match names.iter().any(|name| name == word) {

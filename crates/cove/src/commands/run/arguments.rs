@@ -146,13 +146,18 @@ impl Arguments {
     }
 }
 
+/// Whether a variable can have this name: what no shell can read is a mistake.
+pub fn is_variable(name: &str) -> bool {
+    let first_fits = name.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
+    first_fits && !name.bytes().any(|b| b == b'\0' || b.is_ascii_whitespace())
+}
+
 fn set_variable(env: &mut BTreeMap<String, String>, text: &str) -> Result<(), String> {
     let (name, value) = match text.split_once('=') {
         Some((name, value)) => (name, Some(value.to_owned())),
         None => (text, std::env::var(text).ok()),
     };
-    let first_fits = name.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
-    if !first_fits || name.bytes().any(|b| b == b'\0' || b.is_ascii_whitespace()) {
+    if !is_variable(name) {
         return Err(format!("`{name}` is no name of a variable"));
     }
     // A variable that is not set here stays unset inside, as with env(1).
@@ -212,7 +217,7 @@ pub fn parse_mount(text: &str) -> Result<Mount, String> {
         std::io::ErrorKind::NotFound => format!("there is no `{source}` on this machine; {EXAMPLE}"),
         _ => format!("`{source}` on this machine: {error}"),
     })?;
-    Ok(Mount { source, target, access })
+    Ok(Mount { source: source.into(), target, access })
 }
 
 #[cfg(test)]

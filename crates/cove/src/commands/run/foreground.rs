@@ -35,7 +35,7 @@ pub const SIGNALS: [Signal; 7] =
 /// A pipe that polls writable takes this much without blocking (PIPE_BUF, pipe(7)).
 const WRITE_AT_ONCE: usize = 4096;
 
-/// How long a command may take to end after it was told to.
+/// How long a command may take to end after SIGTERM.
 const GRACE_AFTER_TIMEOUT: Duration = Duration::from_secs(2);
 const GRACE_AFTER_TERM: Duration = Duration::from_secs(10);
 const GRACE_AFTER_HANGUP: Duration = Duration::from_secs(2);
@@ -114,8 +114,11 @@ impl<'a> Foreground<'a> {
         timeout: Option<Duration>,
     ) -> io::Result<Foreground<'a>> {
         let with_terminal = matches!(command.stdio, Stdio::Terminal(_));
-        let connection = Connection::open(socket, &Request::Start(command))?;
-        let raw = if with_terminal && io::stdin().is_terminal() { Some(Raw::enter()?) } else { None };
+        let connection = Connection::open(socket, &Request::Start(command)).map_err(while_we("reach the sandbox"))?;
+        let raw = match with_terminal && io::stdin().is_terminal() {
+            true => Some(Raw::enter().map_err(while_we("set up the terminal"))?),
+            false => None,
+        };
         Ok(Foreground {
             socket,
             connection,
@@ -176,13 +179,13 @@ impl<'a> Foreground<'a> {
             return if gone { Ok(Some(Outcome::BrokenPipe)) } else { Err(error) };
         }
         if ready.guest_takes {
-            self.connection.flush()?;
+            self.connection.flush().map_err(while_we("talk to the sandbox"))?;
         }
         if ready.input {
             self.read_input()?;
         }
         if ready.guest_says {
-            self.connection.fill()?;
+            self.connection.fill().map_err(while_we("hear the sandbox"))?;
         }
         while self.pending.is_none() {
             match self.connection.next() {
@@ -262,7 +265,7 @@ impl<'a> Foreground<'a> {
         match written {
             Ok(count) => drop(bytes.drain(..count)),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(while_we("write the command's output")(error.into())),
         }
         if bytes.is_empty() {
             self.pending = None;
@@ -276,12 +279,12 @@ impl<'a> Foreground<'a> {
             Ok(0) => self.end_input(),
             Ok(count) => {
                 self.connection.queue(Frame::new(Kind::Stdin, &buffer[..count]));
-                self.connection.flush()?;
+                self.connection.flush().map_err(while_we("talk to the sandbox"))?;
             }
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
             // EIO: the terminal went away, or we are in the background of one that does not want readers.
             Err(rustix::io::Errno::IO) => self.end_input(),
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(while_we("read standard input")(error.into())),
         }
         Ok(())
     }
@@ -292,12 +295,12 @@ impl<'a> Foreground<'a> {
     }
 
     fn take_signals(&mut self) -> io::Result<Option<Outcome>> {
-        while let Some(received) = self.signals.next()? {
+        while let Some(received) = self.signals.next().map_err(while_we("take signals"))? {
             match Signal::from_named_raw(received.signal) {
                 Some(Signal::WINCH) => self.resize(),
                 Some(Signal::CONT) => {
                     if let Some(raw) = &self.raw {
-                        raw.apply()?;
+                        raw.apply().map_err(while_we("set up the terminal"))?;
                     }
                     self.resize();
                 }
@@ -318,7 +321,7 @@ impl<'a> Foreground<'a> {
     /// Ctrl-Z outside a terminal of the sandbox's own: we stop as any program would, with the terminal as it was.
     fn stop_ourselves(&self) -> io::Result<()> {
         if let Some(raw) = &self.raw {
-            raw.restore()?;
+            raw.restore().map_err(while_we("restore the terminal"))?;
         }
         Ok(rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?)
     }
@@ -385,7 +388,7 @@ impl<'a> Foreground<'a> {
         });
         let wants_input = self.input == Input::Forwarded && self.pid.is_some() && self.connection.takes_more();
         let mut fds = vec![PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN)];
-        // Asked for nothing, poll still tells of a hang-up, at once and for ever.
+        // Without any event asked for, poll still reports a hang-up, at once and every time.
         let guest_at = (!guest.is_empty()).then(|| {
             fds.push(PollFd::from_borrowed_fd(self.connection.as_fd(), guest));
             fds.len() - 1
@@ -415,6 +418,11 @@ impl<'a> Foreground<'a> {
             output: happened(output_at),
         })
     }
+}
+
+/// The same error with what was being done: the system's own name nothing.
+fn while_we(did: &'static str) -> impl FnOnce(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("{did}: {error}"))
 }
 
 struct Ready {

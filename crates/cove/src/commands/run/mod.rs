@@ -12,21 +12,22 @@ mod sandbox;
 use std::io::{self, IsTerminal};
 use std::path::Path;
 
-pub use arguments::{Arguments, NetworkKind, parse_target};
+pub use arguments::{Arguments, NetworkKind, is_variable, parse_target};
 use connection::{CallError, call, send};
+use cove_control::provider::local;
+use cove_engine::spec::Storage;
 use cove_engine::state::LargestProcess;
-use cove_engine::{Config, Engine, SandboxId, Spawning};
+use cove_engine::{Config, Engine, Spawning};
 use cove_protocol::file::WriteMode;
 use cove_protocol::process::{Command, OnDisconnect, Spec, Stdio, TerminalSize};
 use cove_protocol::{Failure, FailureKind, Request};
 use cove_sys::signal::Signals;
-pub use foreground::Outcome;
-use foreground::{Foreground, Input, SIGNALS};
-pub use sandbox::{complaint as engine_complaint, new_id};
+use foreground::{Foreground, Input, Outcome, SIGNALS};
+pub use sandbox::complaint as engine_complaint;
 
 use crate::client::transcript::Transcript;
 use crate::complaint::{Complaint, code};
-use crate::place::Place;
+use crate::place::{Place, is_root};
 use crate::quantity::{show_duration, show_size};
 use crate::reachable::Reachable;
 use crate::render::{print_json, say};
@@ -35,16 +36,17 @@ use crate::terminal;
 pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     let (command, input) = (command(arguments)?, input(arguments)?);
     let reachable = Reachable::read(&arguments.allow)?;
-    let sandbox = sandbox::spec(arguments, &reachable)?;
-    // No store knows of this sandbox: a server that tidies up must not take its layers away.
-    let _held = cove_control::template::hold(&sandbox.root)
-        .map_err(|error| Complaint::failed(format!("the template's layers: {error}")).hint("try again"))?;
+    // Templates are the server's; the sandbox itself has another directory.
+    let templates = Place::new(None).data();
+    let root = sandbox::root(&templates, &arguments.template)?;
+    let sandbox = sandbox::spec(arguments, &reachable, local::engine_root(&root))?;
 
     // From here on no signal ends us between making a sandbox and removing it.
     let signals = Signals::block(&SIGNALS.map(|signal| signal.as_raw()))
         .map_err(|error| Complaint::engine(format!("block signals: {error}")))?;
     let data = Place::new(arguments.data.clone()).ephemeral(sandbox::files(arguments));
-    let config = Config { data: data.clone(), spawning: Spawning::Inline, pool: 0, waived: arguments.waived() };
+    let (layers, waived) = (Some(Place::new(None).data()), arguments.waived());
+    let config = Config { data: data.clone(), spawning: Spawning::Inline, pool: 0, layers, waived };
     let engine = Engine::open(config).map_err(sandbox::complaint)?;
     let running = engine.begin(&sandbox).map_err(sandbox::complaint)?;
     sandbox::tell_what_is_weaker(&engine, &sandbox);
@@ -53,41 +55,35 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     let outcome = make_workdir(&running.socket, arguments)
         .and_then(|()| name_inside(&running.socket, &reachable))
         .and_then(|()| {
-            let begun = Foreground::start(&running.socket, &signals, command, input, arguments.timeout)?;
-            Ok(begun.settling(&engine).keeping(arguments.json.then_some(&mut transcript)).run()?)
+            Foreground::start(&running.socket, &signals, command, input, arguments.timeout)
+                .and_then(|begun| begun.settling(&engine).keeping(arguments.json.then_some(&mut transcript)).run())
+                .map_err(|error| Complaint::failed(error.to_string()))
         });
-    let shortage = outcome.as_ref().ok().and_then(|outcome| Shortage::behind(outcome, &engine, &sandbox.id));
+    let shortage = outcome.as_ref().ok().and_then(|outcome| Shortage::behind(outcome, &engine, &sandbox));
+    let full = outcome.as_ref().ok().filter(|_| shortage.is_none());
+    let full = full.map(|outcome| Full::behind(outcome, &engine, &sandbox)).unwrap_or_default();
     let removed = engine.destroy(&sandbox.id).map_err(sandbox::complaint);
     let cleaned = leftovers::clean(engine, &data);
 
+    full.tell(&sandbox);
     let outcome = outcome?;
     let timed_out = outcome == Outcome::TimedOut;
-    let code = report(arguments, outcome, shortage.as_ref())?;
-    removed?;
-    cleaned?;
+    let ended = report(arguments, outcome, shortage.as_ref());
+    if ended.is_ok() {
+        removed?;
+        cleaned?;
+    }
     if arguments.json {
         let mut told = transcript.to_json();
-        told["exit_code"] = code.into();
+        told["exit_code"] = ended.as_ref().map_or_else(Complaint::code, |code| *code).into();
         told["timed_out"] = timed_out.into();
         told["out_of_memory"] = shortage.is_some().into();
+        if let Err(complaint) = &ended {
+            told["error"] = complaint.message().into();
+        }
         print_json(&told)?;
     }
-    Ok(code)
-}
-
-/// One command of our own in a sandbox that is gone afterwards.
-pub fn once(data: &Path, sandbox: &cove_engine::Spec, command: Spec) -> Result<Outcome, Complaint> {
-    let signals = Signals::block(&SIGNALS.map(|signal| signal.as_raw()))
-        .map_err(|error| Complaint::engine(format!("block signals: {error}")))?;
-    let config = Config { data: data.to_owned(), spawning: Spawning::Inline, pool: 0, waived: Vec::new() };
-    let engine = Engine::open(config).map_err(sandbox::complaint)?;
-    let running = engine.launch(sandbox).map_err(sandbox::complaint)?;
-    let outcome = Foreground::start(&running.socket, &signals, command, Input::Closed, None)
-        .and_then(|begun| begun.settling(&engine).run());
-    let removed = engine.destroy(&sandbox.id).map_err(sandbox::complaint);
-    leftovers::clean(engine, data)?;
-    removed?;
-    Ok(outcome?)
+    ended
 }
 
 fn command(arguments: &Arguments) -> Result<Spec, Complaint> {
@@ -171,24 +167,39 @@ fn name_inside(socket: &Path, reachable: &Reachable) -> Result<(), Complaint> {
 /// Memory ran out, as the host's account has it.
 struct Shortage {
     peak: u64,
+    /// Bytes of files that are in memory.
+    files: u64,
     largest: Option<LargestProcess>,
 }
 
 impl Shortage {
     /// Asked only where the end looks like one: the account costs a few reads that most runs can do without.
-    fn behind(outcome: &Outcome, engine: &Engine, id: &SandboxId) -> Option<Shortage> {
+    fn behind(outcome: &Outcome, engine: &Engine, sandbox: &cove_engine::Spec) -> Option<Shortage> {
+        let id = &sandbox.id;
         let suspicious = match outcome {
             Outcome::Exited(exit) => exit.out_of_memory || exit.status() == KILLED,
             Outcome::Lost(_) => true,
             _ => false,
         };
         let usage = suspicious.then(|| engine.usage(id).ok()).flatten()?;
-        (usage.memory_kills > 0).then(|| Shortage { peak: usage.memory_peak, largest: engine.largest_process(id) })
+        let files = if sandbox.storage == Storage::Memory { usage.disk } else { 0 };
+        let largest = || engine.largest_process(id);
+        (usage.memory_kills > 0).then(|| Shortage { peak: usage.memory_peak, files, largest: largest() })
     }
 
     fn tell(&self, arguments: &Arguments) {
         let memory = arguments.memory.unwrap_or(sandbox::DEFAULT_MEMORY);
         let (peak, limit) = (show_size(self.peak.min(memory)), show_size(memory));
+        if self.files > memory / 2 {
+            let files = show_size(self.files);
+            say(&format!("cove: out of memory: {peak} of {limit} used, {files} of it by files that the command wrote"));
+            let disk = show_size(memory.saturating_mul(4)).replace(' ', "");
+            say(&match is_root() {
+                true => format!("hint: --disk {} keeps files on disk", disk.trim_end_matches("iB")),
+                false => format!("hint: --memory {}", disk.trim_end_matches("iB")),
+            });
+            return;
+        }
         let largest = match &self.largest {
             Some(process) => format!("; the largest process was {} with {}", process.name, show_size(process.memory)),
             None => String::new(),
@@ -199,7 +210,42 @@ impl Shortage {
     }
 }
 
-/// How a shell tells SIGKILL.
+/// Limits other than memory that the command met.
+#[derive(Default)]
+struct Full {
+    processes: bool,
+    /// Bytes that its files took.
+    disk: Option<u64>,
+}
+
+impl Full {
+    /// Asked only where the command failed; otherwise it found another way.
+    fn behind(outcome: &Outcome, engine: &Engine, sandbox: &cove_engine::Spec) -> Full {
+        if !matches!(outcome, Outcome::Exited(exit) if exit.status() != 0) {
+            return Full::default();
+        }
+        let used = engine.usage(&sandbox.id).map_or(0, |usage| usage.disk);
+        // The last blocks go to the filesystem itself.
+        let is_full = |limit: &u64| used >= limit - limit / 32;
+        let disk = sandbox.limits.disk.filter(is_full).map(|_| used);
+        Full { processes: engine.refused_processes(&sandbox.id) > 0, disk }
+    }
+
+    fn tell(&self, sandbox: &cove_engine::Spec) {
+        if self.processes {
+            let most = sandbox.limits.pids;
+            say(&format!("cove: no more processes: all {most} that the sandbox may have were in use"));
+            say(&format!("hint: --pids {}", most.saturating_mul(2)));
+        }
+        if let (Some(used), Some(limit)) = (self.disk, sandbox.limits.disk) {
+            say(&format!("cove: disk full: {} of {} used", show_size(used.min(limit)), show_size(limit)));
+            let more = show_size(limit.saturating_mul(2)).replace(' ', "");
+            say(&format!("hint: --disk {}", more.trim_end_matches("iB")));
+        }
+    }
+}
+
+/// The exit code that a shell reports for SIGKILL.
 const KILLED: i32 = 137;
 
 /// The exit code, and on stderr what a person would otherwise wonder about.

@@ -1,5 +1,8 @@
 //! What sandbox `cove run` makes of its flags.
 
+use std::path::Path;
+
+use cove_control::{provider, template};
 use cove_engine::kernel::{self, TMPFS_ATTRIBUTES};
 use cove_engine::privilege::Privilege;
 use cove_engine::spec::{Durability, Limits, Root, Storage};
@@ -7,10 +10,10 @@ use cove_engine::{Engine, Error, SandboxId, Spec};
 
 use super::Arguments;
 use crate::complaint::Complaint;
-use crate::place::{Files, Place, is_root};
+use crate::place::{Files, is_root};
 use crate::quantity::show_size;
 use crate::reachable::Reachable;
-use crate::render::say;
+use crate::render::{enumerated, say};
 
 pub const DEFAULT_USER: &str = "user";
 
@@ -22,9 +25,14 @@ const QUIET: &str = "COVE_QUIET";
 /// Less than this holds no guest and no command.
 const LEAST_MEMORY: u64 = 8 << 20;
 
-pub fn spec(arguments: &Arguments, reachable: &Reachable) -> Result<Spec, Complaint> {
+/// Less than this holds not even the sandbox's own directories.
+const LEAST_DISK: u64 = 1 << 20;
+
+/// A sandbox has 65,536 ids.
+const LAST_ID: u64 = 65_535;
+
+pub fn spec(arguments: &Arguments, reachable: &Reachable, root: Root) -> Result<Spec, Complaint> {
     check(arguments)?;
-    let root = root(&arguments.template)?;
     let id = new_id()?;
     let storage = match files(arguments) {
         Files::OnDisk => Storage::Disk,
@@ -73,23 +81,31 @@ pub fn tell_what_is_weaker(engine: &Engine, spec: &Spec) {
     let Privilege::User(_) = engine.privilege() else { return };
     let dropped: Vec<String> = engine.hold().unheld(spec.storage).map(|unheld| unheld.limit.to_string()).collect();
     if !dropped.is_empty() && std::env::var_os(QUIET).is_none() {
-        say(&format!("cove: as an ordinary user without control groups: no limit on {}", dropped.join(" and ")));
+        say(&format!("cove: as an ordinary user without control groups: no limit on {}", enumerated(&dropped)));
         say(&format!("hint: `cove doctor` tells how to get one; {QUIET}=1 silences this"));
     }
 }
 
-/// A template of the server on this machine; its data directory is where templates are built.
-fn root(name: &str) -> Result<Root, Complaint> {
-    let data = Place::new(None).data();
-    let known = cove_control::template::built_in(&data, Limits::default());
-    let Some(template) = known.into_iter().find(|template| template.answers_to(name)) else {
+/// What a template of the server on this machine starts from; `data` is where its templates are built.
+pub fn root(data: &Path, name: &str) -> Result<provider::Root, Complaint> {
+    // The usual one needs no file to be read.
+    let base = template::base();
+    if base.answers_to(name) {
+        return Ok(base.image.root);
+    }
+    let Some(template) = template::built_in(data).into_iter().find(|template| template.answers_to(name)) else {
         return Err(Complaint::usage(format!("there is no template `{name}`"))
             .hint("`base` is there: this machine's /usr, with files of its own everywhere else"));
     };
-    if let Some(note) = &template.note {
-        say(&format!("hint: {note}"));
+    match &template.note {
+        Some(note) if template.missing => {
+            return Err(Complaint::usage(format!("template `{name}` is {note}"))
+                .hint("the server of this machine builds it: `cove serve` starts one"));
+        }
+        Some(note) => say(&format!("hint: {name} is {note}")),
+        None => {}
     }
-    Ok(template.root)
+    Ok(template.image.root)
 }
 
 /// What no kernel is needed to refuse.
@@ -98,6 +114,15 @@ fn check(arguments: &Arguments) -> Result<(), Complaint> {
         let (asked, least) = (show_size(memory), show_size(LEAST_MEMORY));
         return Err(Complaint::usage(format!("--memory {asked} is too little for any command: at least {least}"))
             .hint("sizes without a unit are bytes; write 256M for 256 MiB"));
+    }
+    if let Some(disk) = arguments.disk.filter(|disk| *disk < LEAST_DISK) {
+        let (asked, least) = (show_size(disk), show_size(LEAST_DISK));
+        return Err(Complaint::usage(format!("--disk {asked} is too little for any command: at least {least}"))
+            .hint("sizes without a unit are bytes; write 256M for 256 MiB"));
+    }
+    if let Some(id) = user(arguments).parse::<u64>().ok().filter(|id| *id > LAST_ID) {
+        return Err(Complaint::usage(format!("--user {id}: ids inside go from 0 to {LAST_ID}"))
+            .hint("`user` (1000) and `root` (0) have names"));
     }
     if let Some(path) = arguments.workdir.as_deref().filter(|path| !path.starts_with('/')) {
         return Err(Complaint::usage(format!("--workdir {path} is not an absolute path"))
@@ -121,6 +146,9 @@ pub fn complaint(error: Error) -> Complaint {
     let complaint = Complaint::engine(error.to_string());
     if let Error::Unheld(unheld) = &error {
         return complaint.hint(unheld.remedy.clone());
+    }
+    if error.is_full() {
+        return complaint.hint("make room on that disk, or keep files on another: COVE_DATA=DIR");
     }
     if is_root() {
         complaint.hint("`cove doctor` tells what this machine lacks")

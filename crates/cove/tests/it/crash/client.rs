@@ -10,10 +10,11 @@ use cove_testkit::server::Api;
 use cove_testkit::wait::{LIMIT, until_some};
 use serde_json::{Value, json};
 
-use super::facts::{Either, Facts, GONE};
+use super::facts::{Either, Facts, Files, GONE, NAMES};
 use super::follow;
+use super::things::{Moment, Template, Volume};
 
-/// Sandboxes that a client has at most.
+/// Sandboxes that a client makes at most; copies may be one more.
 const MOST: usize = 3;
 /// How far a background command counts.
 pub const LINES: usize = 300;
@@ -49,19 +50,44 @@ pub enum Blow {
 pub struct Cut;
 
 pub struct Client {
-    name: String,
-    api: Api,
+    pub(super) name: String,
+    pub(super) api: Api,
     line: Arc<Line>,
     blow: Blow,
-    random: Random,
-    sandboxes: Vec<Facts>,
+    pub(super) random: Random,
+    pub(super) sandboxes: Vec<Facts>,
+    pub(super) moments: Vec<Moment>,
+    pub(super) templates: Vec<Template>,
+    pub(super) volumes: Vec<Volume>,
     /// The key of a creation that was not answered.
     unanswered: Option<String>,
     serial: usize,
     /// Entries that the audit log must have.
-    audited: Vec<(&'static str, String)>,
+    pub(super) audited: Vec<(&'static str, String)>,
     /// Facts that were looked for and found.
     pub checked: usize,
+}
+
+/// How much is looked at of what lasts: to start from each takes its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Care {
+    Some,
+    All,
+}
+
+/// All files of a sandbox that runs. Late answers count no more, whatever they say.
+pub fn files_of(api: &Api, line: &Line, sandbox: &str) -> Result<Files, Cut> {
+    let mut files = Files::new();
+    for path in NAMES {
+        let url = format!("/api/sandboxes/{sandbox}/files/content?path={path}");
+        let answer = api.send("GET", &url, &[], None).map_err(|_| Cut)?;
+        if line.killing.load(Ordering::SeqCst) {
+            return Err(Cut);
+        }
+        assert!(matches!(answer.status, 200 | 404), "GET {url}: {}", answer.text());
+        files.insert(path.to_owned(), (answer.status == 200).then_some(answer.body));
+    }
+    Ok(files)
 }
 
 impl Client {
@@ -73,11 +99,18 @@ impl Client {
             blow,
             random,
             sandboxes: Vec::new(),
+            moments: Vec::new(),
+            templates: Vec::new(),
+            volumes: Vec::new(),
             unanswered: None,
             serial: 0,
             audited: Vec::new(),
             checked: 0,
         }
+    }
+
+    pub(super) fn line(&self) -> &Line {
+        &self.line
     }
 
     /// Every sandbox that is there, and whether it has processes.
@@ -94,7 +127,7 @@ impl Client {
     }
 
     /// An answer that came before the blow.
-    fn in_time<T>(&self, answer: io::Result<T>) -> Result<T, Cut> {
+    pub(super) fn in_time<T>(&self, answer: io::Result<T>) -> Result<T, Cut> {
         let answer = answer.map_err(|_| Cut)?;
         if self.line.killing.load(Ordering::SeqCst) { Err(Cut) } else { Ok(answer) }
     }
@@ -104,16 +137,23 @@ impl Client {
         if self.sandboxes.len() < MOST && (self.sandboxes.is_empty() || self.random.one_in(4)) {
             return self.create();
         }
+        if self.random.one_in(5) {
+            return self.keep_things();
+        }
         let index = usize::try_from(self.random.below(self.sandboxes.len() as u64)).unwrap_or(0);
         let Some(&state) = self.sandboxes[index].state.known() else { panic!("a state was left open") };
-        let choices: &[&str] = match state {
-            "running" => &["write", "write", "sync", "exec", "exec", "count", "session", "pause", "stop", "delete"],
-            "paused" => &["resume", "resume", "stop", "delete"],
-            "stopped" => &["start", "start", "archive", "delete"],
-            "archived" => &["start", "start", "delete"],
+        let mut choices: Vec<&str> = match state {
+            "running" => vec!["write", "write", "sync", "exec", "exec", "count", "session", "pause", "stop", "delete"],
+            "paused" => vec!["resume", "resume", "stop", "delete"],
+            "stopped" => vec!["start", "start", "archive", "delete"],
+            "archived" => vec!["start", "start", "delete"],
             other => panic!("{} is {other}", self.sandboxes[index].id),
         };
-        match *self.random.choose(choices).unwrap_or(&"write") {
+        choices.extend(self.moves(index, state, MOST));
+        match *self.random.choose(&choices).unwrap_or(&"write") {
+            "snapshot" => self.snapshot(index),
+            "rollback" => self.rollback(index),
+            "fork" => self.fork(index),
             "write" => self.write(index),
             "sync" => self.write_and_sync(index),
             "exec" => self.exec(index),
@@ -127,13 +167,13 @@ impl Client {
         }
     }
 
-    fn send(&self, method: &str, path: &str, body: Option<&Value>, wanted: u16) -> Result<Answer, Cut> {
+    pub(super) fn send(&self, method: &str, path: &str, body: Option<&Value>, wanted: u16) -> Result<Answer, Cut> {
         let answer = self.in_time(self.api.json(method, path, &[], body))?;
         assert_eq!(answer.status, wanted, "{}: {method} {path} {body:?}: {}", self.name, answer.text());
         Ok(answer)
     }
 
-    fn fresh(&mut self, what: &str) -> String {
+    pub(super) fn fresh(&mut self, what: &str) -> String {
         self.serial += 1;
         format!("{}-{what}-{}", self.name, self.serial)
     }
@@ -174,17 +214,25 @@ impl Client {
     }
 
     fn write_some(&mut self, index: usize) -> Result<String, Cut> {
-        let path = format!("/home/user/file{}", self.random.below(3));
-        let length = usize::try_from(self.random.below(60_000)).unwrap_or(0);
-        let bytes = self.random.bytes(length);
+        let path = (*self.random.choose(&NAMES).unwrap_or(&NAMES[0])).to_owned();
+        let bytes = self.some_bytes();
         let facts = &mut self.sandboxes[index];
         facts.synced.remove(&path);
         let url = facts.path(&format!("/files/content?path={path}"));
-        facts.files.entry(path.clone()).or_insert_with(|| Either::surely(None)).or(Some(bytes.clone()));
+        // What was lost may be anything until it is written.
+        if !facts.lost.contains(&path) {
+            facts.files.entry(path.clone()).or_insert_with(|| Either::surely(None)).or(Some(bytes.clone()));
+        }
         let answer = self.in_time(self.api.send("PUT", &url, &[], Some(&bytes)))?;
         assert_eq!(answer.status, 200, "{}: PUT {url}: {}", self.name, answer.text());
+        self.sandboxes[index].lost.remove(&path);
         self.sandboxes[index].files.insert(path.clone(), Either::surely(Some(bytes)));
         Ok(path)
+    }
+
+    pub(super) fn some_bytes(&mut self) -> Vec<u8> {
+        let length = usize::try_from(self.random.below(60_000)).unwrap_or(0);
+        self.random.bytes(length)
     }
 
     fn exec(&mut self, index: usize) -> Result<(), Cut> {
@@ -303,10 +351,13 @@ impl Client {
                 continue;
             }
             let facts = &self.sandboxes[index];
-            let again = self.ask_for(&facts.key)?;
-            assert_eq!(again["id"], facts.id, "{}: the same key gives the same sandbox", self.name);
+            if let Some(key) = &facts.key {
+                let again = self.ask_for(key)?;
+                assert_eq!(again["id"], facts.id, "{}: the same key gives the same sandbox", self.name);
+            }
             self.look_inside(index)?;
         }
+        self.look_at_things(Care::Some)?;
         self.look_for_audit()
     }
 
@@ -332,27 +383,32 @@ impl Client {
             facts.end_of_life();
         }
         self.checked += 1;
-        Ok(found != GONE)
+        if found == GONE {
+            return Ok(false);
+        }
+        // A copy was known by its name alone.
+        facts.id = answer.json()["id"].as_str().expect("an id").to_owned();
+        Ok(true)
     }
 
     /// Files, exits and running commands of a sandbox that can be asked.
-    fn look_inside(&mut self, index: usize) -> Result<(), Cut> {
+    pub(super) fn look_inside(&mut self, index: usize) -> Result<(), Cut> {
         let (api, facts) = (&self.api, &mut self.sandboxes[index]);
         if facts.state.known() != Some(&"running") {
             return Ok(());
         }
-        for (path, contents) in &mut facts.files {
-            let url = format!("/api/sandboxes/{}/files/content?path={path}", facts.id);
-            let answer = api.send("GET", &url, &[], None).map_err(|_| Cut)?;
-            // Late answers count no more, whatever they say.
-            if self.line.killing.load(Ordering::SeqCst) {
-                return Err(Cut);
-            }
-            let found = (answer.status != 404).then_some(answer.body);
-            assert!(contents.0.contains(&found), "{}: {path} of {} has other bytes", self.name, facts.id);
-            *contents = Either::surely(found);
-            self.checked += 1;
+        let found = files_of(api, &self.line, &facts.id)?;
+        if !facts.allows(&found) {
+            let of = |files: &Files| -> Vec<(String, Option<usize>)> {
+                files.iter().map(|(path, bytes)| (path.clone(), bytes.as_ref().map(Vec::len))).collect()
+            };
+            let (has, other) = (of(&found), facts.rolled.as_ref().map(of));
+            panic!("{}: {} has other files: {has:?}; a rollback would have left {other:?}", self.name, facts.id);
         }
+        self.checked += facts.files.len();
+        let synced = std::mem::take(&mut facts.synced);
+        facts.has(&found);
+        facts.synced = synced;
         for (tag, status) in &facts.exits {
             let url = format!("/api/sandboxes/{}/processes/{tag}", facts.id);
             let answer = api.json("GET", &url, &[], None).map_err(|_| Cut)?;
@@ -399,6 +455,21 @@ impl Client {
             self.checked += 1;
         }
         Ok(())
+    }
+
+    /// All that it has made goes.
+    pub fn delete_everything(&mut self) {
+        let deleted = self.try_to_delete_everything();
+        assert!(deleted.is_ok(), "{}: the server is gone", self.name);
+    }
+
+    fn try_to_delete_everything(&mut self) -> Result<(), Cut> {
+        self.look_at_things(Care::All)?;
+        while !self.sandboxes.is_empty() {
+            self.delete(0)?;
+        }
+        self.delete_things()?;
+        self.look_for_audit()
     }
 
     /// At the end every sandbox must run again, with its files, and every command must have counted to its end.

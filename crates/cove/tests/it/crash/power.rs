@@ -2,8 +2,8 @@
 //! copy, as a machine does on its disk.
 //!
 //! What was acknowledged before that moment must be there: sandboxes, states, archives, keys of repeated requests, journals,
-//! audit; of files those that a stop or a sync inside brought to the disk. Processes end with the machine. `COVE_LONG` makes it
-//! 50 cuts on each store.
+//! audit, snapshots and templates with all their files, files in volumes; of files in sandboxes those that a stop, a rollback or
+//! a sync inside brought to the disk. Processes end with the machine. `COVE_LONG` makes it 50 cuts on each store.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -47,7 +47,8 @@ fn cut_again_and_again(store: &str, mut disk: PoweredDisk, mut database: Option<
     let mut random = Random::new(seed);
     let data = disk.path().join("data");
     let url = database.as_ref().map(|database| database.url().to_owned());
-    let environment: Vec<(&str, &str)> = url.iter().map(|url| ("DATABASE_URL", url.as_str())).collect();
+    let mut environment: Vec<(&str, &str)> = url.iter().map(|url| ("DATABASE_URL", url.as_str())).collect();
+    environment.push(super::SOON);
     let mut server = TestServer::start_on(&data, &[], &environment);
     let line = Arc::new(Line::default());
     let mut clients = super::clients(&server, &line, Blow::Power, &mut random);
@@ -92,6 +93,7 @@ fn cut_again_and_again(store: &str, mut disk: PoweredDisk, mut database: Option<
         });
         super::compare_with_the_kernel(&server, &clients, round);
     }
+    super::leave_nothing(&mut server, &mut clients);
     let facts: usize = clients.iter().map(|client| client.checked).sum();
     let seconds = begun_at.elapsed().as_secs();
     println!("{store}: {rounds} power cuts under {told} operations, {facts} facts found again, in {seconds} s");

@@ -122,9 +122,10 @@ impl Unpacking<'_> {
     fn make_directory(&self, parent: &OwnedFd, name: &CString, header: &Header) -> std::result::Result<(), Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let usable = Mode::from_raw_mode(header.mode | 0o700);
+        let mut was_there = false;
         match mkdirat(parent, name, usable) {
             Err(Errno::EXIST) => match openat(parent, name, flags, Mode::empty()) {
-                Ok(_) => {}
+                Ok(_) => was_there = true,
                 // A file or link of that name makes room.
                 Err(_) => {
                     unlinkat(parent, name, AtFlags::empty())?;
@@ -135,7 +136,11 @@ impl Unpacking<'_> {
         }
         if self.owners == Owners::OfTheArchive {
             let (uid, gid) = owner(header);
-            chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+            match chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW) {
+                // /dev, /proc and /sys of a running sandbox: they are there, and the archive of a whole root names them.
+                Err(Errno::ROFS | Errno::PERM) if was_there => {}
+                other => other?,
+            }
         }
         Ok(())
     }

@@ -5,30 +5,37 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::build::BuildInfo;
+use super::pending;
 use crate::door::daytona::Door;
 use crate::door::daytona::admit::Authenticated;
 use crate::door::daytona::body::Lenient;
 use crate::door::daytona::marks;
+use crate::door::daytona::naming;
 use crate::door::daytona::origin::Origin;
 use crate::door::daytona::problem::{Answer, Problem};
+use crate::door::daytona::token::Memory;
 use crate::door::daytona::view::{self, LONGEST_ARCHIVE_MINUTES};
 use crate::door::known::says_something;
 use crate::door::range;
+use crate::provider::{Access as MountAccess, Under};
 use crate::sandbox::network::{Access, NetworkPolicy};
-use crate::sandbox::{Expiry, LimitsChange, NewSandbox, State, TimersChange};
+use crate::sandbox::{Expiry, LimitsChange, NewSandbox, Sandbox, State, TimersChange};
+use crate::template::Template;
+use crate::volume::Mount;
 use crate::{Caller, Error};
 
 /// What the original does where nothing is said.
 const ARCHIVE_DEFAULT_MINUTES: i64 = 7 * 24 * 60;
 
 /// Every field that an SDK since 0.21 sends; what this server does not offer is refused by name as soon as it says something.
-#[derive(Deserialize, Default)]
+#[derive(Debug, Clone, Serialize, Deserialize, Default)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Body {
-    name: Option<String>,
+    pub name: Option<String>,
     snapshot: Option<String>,
     user: Option<String>,
     env: Option<BTreeMap<String, String>>,
@@ -46,9 +53,9 @@ pub struct Body {
     auto_archive_interval: Option<i64>,
     auto_delete_interval: Option<i64>,
     ttl_minutes: Option<i64>,
-    volumes: Option<Vec<Value>>,
+    volumes: Option<Vec<VolumeBody>>,
     secrets: Option<Value>,
-    build_info: Option<BuildInfo>,
+    pub build_info: Option<BuildInfo>,
     /// A region. There is one, and old SDKs always name one of the original's: any is taken.
     #[serde(rename = "target")]
     _region: Option<String>,
@@ -62,33 +69,69 @@ pub struct Body {
     otel_endpoint_override: Option<Value>,
 }
 
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
-struct BuildInfo {
-    dockerfile_content: String,
-    context_hashes: Option<Value>,
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct VolumeBody {
+    /// Or its name.
+    volume_id: String,
+    mount_path: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    subpath: Option<String>,
 }
 
 fn bad(message: impl Into<String>) -> Problem {
     Problem::api(StatusCode::BAD_REQUEST, "BAD_REQUEST", message)
 }
 
-/// Answers when the sandbox runs, so that no client needs to wait by polling. It must be 200: the Python SDK takes 201
-/// for nothing.
+/// What a sandbox is made from.
+enum Start {
+    Template(Box<Template>),
+    /// Something that is to be built first.
+    Build(BuildInfo),
+}
+
+/// Answers when the sandbox runs, so that no client needs to wait by polling; one whose image is to be built first is
+/// answered at once. It must be 200: the Python SDK takes 201 for nothing.
 pub async fn create(
     Shared(door): Shared<Door>,
     Authenticated(caller): Authenticated,
     origin: Origin,
     Lenient(body): Lenient<Body>,
 ) -> Answer<Json<Value>> {
-    let template = template(&door, &caller, &body).await?;
+    let start = start(&door, &caller, &body).await?;
     refuse_what_is_not_offered(&body)?;
+    match start {
+        Start::Build(info) => pending::begin(&door, &caller, &origin, body, &info).await,
+        Start::Template(template) => {
+            let called = called(&door, &caller, &template).await?;
+            let mut new = new_sandbox(&caller, body, &template, called.as_deref().unwrap_or(&template.name))?;
+            new.door = Memory { snapshot: called, ..Memory::default() }.as_door()?;
+            Ok(Json(view::sandbox(&launch(&door, &caller, new).await?, &origin)))
+        }
+    }
+}
+
+/// The dialect's name of a template, where that is another than the template's.
+async fn called(door: &Door, caller: &Caller, template: &Template) -> Result<Option<String>, Error> {
+    if template.organisation.is_none() {
+        return Ok(None);
+    }
+    let name = naming::name_of(&door.app.template_record(caller, &template.id).await?);
+    Ok((name != template.name).then_some(name))
+}
+
+/// What a body asks for, of a template that was found and the snapshot's name.
+pub fn new_sandbox(caller: &Caller, body: Body, template: &Template, snapshot: &str) -> Answer<NewSandbox> {
     let limits = limits(body.cpu, body.memory, body.disk)?;
     let network = network(body.network_block_all, body.network_allow_list, body.domain_allow_list)?;
     // As the original: the internet, unless something else is said.
     let network = network.unwrap_or_else(NetworkPolicy::open);
-    let user = body.user.filter(|user| !user.is_empty()).unwrap_or_else(|| marks::USER.into());
-    let new = NewSandbox {
+    // An image has users of its own.
+    let is_over_host = template.organisation.is_none() && template.image.root.under == Under::Host;
+    let own = is_over_host.then(|| marks::USER.to_owned());
+    let user = body.user.filter(|user| !user.is_empty()).or(own);
+    let by = user.as_deref().unwrap_or(&template.user);
+    Ok(NewSandbox {
         timers: timers(&Intervals {
             stop: body.auto_stop_interval,
             pause: body.auto_pause_interval,
@@ -97,67 +140,93 @@ pub async fn create(
             lifetime: body.ttl_minutes,
         })?,
         name: body.name.filter(|name| !name.is_empty()),
-        env: marks::with(body.env.unwrap_or_default(), &template, &user, &caller.organisation),
+        env: marks::with(body.env.unwrap_or_default(), snapshot, by, &caller.organisation),
         id_variable: Some(marks::ID.into()),
-        template: Some(template),
+        // Of an organisation's own by its id: a name of the dialect may be another's.
+        template: Some(if template.organisation.is_none() { template.name.clone() } else { chosen(template) }),
         labels: body.labels.unwrap_or_default(),
         limits,
         network,
-        user: Some(user),
+        user,
         public: body.public.unwrap_or(false),
+        volumes: body.volumes.unwrap_or_default().into_iter().map(Mount::from).collect(),
         ..NewSandbox::default()
-    };
-    let sandbox = door.app.create_sandbox(&caller, new).await?;
+    })
+}
+
+/// The template and the build that were found, whatever its tags mean a moment later.
+fn chosen(template: &Template) -> String {
+    match &template.build {
+        Some(build) => format!("{}:{build}", template.id),
+        None => template.id.clone(),
+    }
+}
+
+impl From<VolumeBody> for Mount {
+    fn from(body: VolumeBody) -> Mount {
+        let subpath = body.subpath.filter(|path| !path.is_empty());
+        Mount { volume: body.volume_id, path: body.mount_path, subpath, access: MountAccess::ReadWrite }
+    }
+}
+
+/// Makes it, and gives its user this dialect's name.
+pub async fn launch(door: &Door, caller: &Caller, new: NewSandbox) -> Answer<Sandbox> {
+    let sandbox = door.app.create_sandbox(caller, new).await.map_err(in_body)?;
     if sandbox.user == marks::USER && sandbox.state == State::Running && door.app.is_here(&sandbox) {
         let (sandbox, guest) = door.app.reach_into(sandbox.clone()).await?;
         if let Err(error) = marks::name_user(&guest).await {
             tracing::warn!(sandbox = %sandbox.id, %error, "give the sandbox's user this dialect's name");
         }
     }
-    Ok(Json(view::sandbox(&sandbox, &origin)))
+    Ok(sandbox)
 }
 
-/// A snapshot's name, or the image of a Dockerfile that does nothing but name one.
-async fn template(door: &Door, caller: &Caller, body: &Body) -> Answer<String> {
+/// A volume that is not there is no call that is not there: the body is wrong.
+pub fn in_body(error: Error) -> Problem {
+    match error {
+        Error::NotFound { kind: "volume", id } => bad(format!("volumes: volume {id} not found")),
+        error => error.into(),
+    }
+}
+
+/// A snapshot's name, the image of a Dockerfile that does nothing but name a template, or a build.
+async fn start(door: &Door, caller: &Caller, body: &Body) -> Answer<Start> {
     let snapshot = body.snapshot.clone().filter(|name| !name.is_empty());
-    let Some(build) = &body.build_info else {
-        let Some(name) = snapshot else { return Ok("base".into()) };
-        return match door.app.template(caller, &name).await {
-            Ok(template) => Ok(template.name),
-            Err(Error::NotFound { .. }) => {
-                Err(bad(format!("snapshot {name} not found; GET /snapshots lists those there are")))
-            }
-            Err(error) => Err(error.into()),
-        };
+    let Some(info) = &body.build_info else {
+        let name = snapshot.unwrap_or_else(|| "base".into());
+        let template = template(door, caller, &name).await?;
+        let unknown = || bad(format!("snapshot {name} not found; GET /snapshots lists those there are"));
+        return Ok(Start::Template(Box::new(template.ok_or_else(unknown)?)));
     };
     if snapshot.is_some() {
         return Err(bad("a sandbox is made from a snapshot or from an image, not from both"));
     }
-    let image = plain_image(&build.dockerfile_content)
-        .filter(|_| !says_something(build.context_hashes.as_ref()))
-        .ok_or_else(|| bad("building images is not offered by this server; use a snapshot or a plain image name"))?;
-    match door.app.template(caller, image).await {
-        Ok(template) => Ok(template.name),
-        Err(Error::NotFound { .. }) => {
-            Err(bad(format!("this server has no template named {image}; GET /snapshots lists those there are")))
-        }
-        Err(error) => Err(error.into()),
+    if let Some(image) = info.plain_image()
+        && let Some(template) = template(door, caller, image).await?
+    {
+        return Ok(Start::Template(Box::new(template)));
     }
+    Ok(Start::Build(info.clone()))
 }
 
-/// The image of a Dockerfile with a single `FROM`: what the SDKs make of `image="name"`.
-fn plain_image(dockerfile: &str) -> Option<&str> {
-    let mut lines = dockerfile.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let image = lines.next()?.strip_prefix("FROM ")?.trim();
-    (lines.next().is_none() && !image.contains(' ')).then_some(image)
+/// By the id or the name that this dialect has for it, or by any that the domain has.
+pub async fn template(door: &Door, caller: &Caller, name: &str) -> Answer<Option<Template>> {
+    let by_id = naming::template_id(name);
+    for name in by_id.into_iter().chain([name.to_owned(), naming::template_name(name)]) {
+        match door.app.template(caller, &name).await {
+            Ok(template) => return Ok(Some(template)),
+            Err(Error::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let all = door.app.list_templates(caller).await?;
+    let built_in = |template: &Template| template.organisation.is_none() && naming::is_snapshot_of(name, template);
+    Ok(all.into_iter().find(built_in))
 }
 
 fn refuse_what_is_not_offered(body: &Body) -> Answer<()> {
     if body.gpu.is_some_and(|gpu| gpu > 0.0) {
         return Err(bad("gpu: GPUs are not offered by this server"));
-    }
-    if body.volumes.as_ref().is_some_and(|volumes| !volumes.is_empty()) {
-        return Err(bad("volumes are not offered by this server"));
     }
     let unserved = [
         ("secrets", &body.secrets, "secrets are not offered; pass env"),
@@ -272,14 +341,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_image_name_is_told_from_a_build() {
-        assert_eq!(plain_image("FROM python:3.12\n"), Some("python:3.12"));
-        assert_eq!(plain_image("# mine\nFROM base\n\n"), Some("base"));
-        assert_eq!(plain_image("FROM python:3.12\nRUN pip install numpy\n"), None);
-        assert_eq!(plain_image("FROM a AS b"), None);
-    }
-
-    #[test]
     fn intervals_mean_what_the_dialect_says() {
         let change = timers(&Intervals { stop: Some(0), delete: Some(0), ..Intervals::default() }).unwrap();
         assert_eq!((change.idle_seconds, change.ephemeral), (Some(None), Some(true)));
@@ -300,6 +361,6 @@ mod tests {
     #[test]
     fn a_blocked_network_is_one_that_can_be_opened_again() {
         let policy = network(Some(true), None, None).unwrap().unwrap();
-        assert!(matches!(policy.to_engine().unwrap(), cove_engine::spec::Network::Full(_)));
+        assert!(matches!(policy.to_network().unwrap(), cove_policy::Network::Full(_)));
     }
 }

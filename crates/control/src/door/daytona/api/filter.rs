@@ -3,21 +3,26 @@
 
 use std::collections::BTreeMap;
 
+use super::find::Item;
+use crate::Caller;
 use crate::clock::Timestamp;
 use crate::door::daytona::Door;
 use crate::door::daytona::problem::{Answer, Problem};
 use crate::door::daytona::query::Pairs;
 use crate::door::daytona::view::{self, CLASS, REGION};
 use crate::sandbox::{Expiry, Filter, Order, Sandbox, State};
-use crate::{Caller, Error};
 
 pub struct Wanted {
     /// What the store looks for.
     pub filter: Filter,
     pub order: Order,
     pub sort: Sort,
-    /// What was asked for can be nobody: another region, a state that no sandbox here has.
+    /// What was asked for can be nobody: another region, a snapshot that is not there.
     pub nothing: bool,
+    /// It can be nobody who is there: states alone that one has who waits for an image.
+    pub none_made: bool,
+    /// The states that were asked for, in the dialect's words; all where absent.
+    words: Option<Vec<String>>,
     id_prefix: Option<String>,
     templates: Vec<String>,
     sizes: Vec<Size>,
@@ -59,18 +64,18 @@ impl Sort {
     ];
 
     /// Smallest first; those that are alike stay as they are.
-    pub fn put_in_order(self, sandboxes: &mut [Sandbox]) {
-        let shown = |sandbox: &Sandbox| sandbox.name.clone().unwrap_or_else(|| sandbox.id.to_string());
+    pub fn put_in_order(self, items: &mut [Item]) {
+        let shown = |Item { sandbox, .. }: &Item| sandbox.name.clone().unwrap_or_else(|| sandbox.id.to_string());
         match self {
             Sort::Created | Sort::Region => {}
-            Sort::Name => sandboxes.sort_by_key(shown),
-            Sort::Cpu => sandboxes.sort_by(|one, other| one.limits.cpus.total_cmp(&other.limits.cpus)),
-            Sort::Memory => sandboxes.sort_by_key(|sandbox| sandbox.limits.memory),
-            Sort::Disk => sandboxes.sort_by_key(|sandbox| sandbox.limits.disk),
-            Sort::LastActivity => sandboxes.sort_by_key(|sandbox| sandbox.last_activity_at),
-            Sort::Updated => sandboxes.sort_by_key(view::updated_at),
-            Sort::State => sandboxes.sort_by_key(|sandbox| view::state(sandbox.state)),
-            Sort::Snapshot => sandboxes.sort_by_key(|sandbox| sandbox.template.clone()),
+            Sort::Name => items.sort_by_key(shown),
+            Sort::Cpu => items.sort_by(|one, other| one.sandbox.limits.cpus.total_cmp(&other.sandbox.limits.cpus)),
+            Sort::Memory => items.sort_by_key(|item| item.sandbox.limits.memory),
+            Sort::Disk => items.sort_by_key(|item| item.sandbox.limits.disk),
+            Sort::LastActivity => items.sort_by_key(|item| item.sandbox.last_activity_at),
+            Sort::Updated => items.sort_by_key(|item| view::updated_at(&item.sandbox)),
+            Sort::State => items.sort_by_key(Item::state),
+            Sort::Snapshot => items.sort_by_key(|item| item.sandbox.template.clone()),
         }
     }
 }
@@ -120,6 +125,24 @@ impl Wanted {
     }
 }
 
+impl Wanted {
+    /// The same for one that waits for its image, which the store does not look for.
+    pub fn keeps_waiting(&self, item: &Item) -> bool {
+        let (sandbox, filter) = (&item.sandbox, &self.filter);
+        let begins = |prefix: &String| {
+            let name = sandbox.name.as_deref().unwrap_or_default().to_lowercase();
+            name.starts_with(&prefix.to_lowercase())
+        };
+        self.words.as_ref().is_none_or(|words| words.iter().any(|word| word == item.state()))
+            && filter.name_prefix.as_ref().is_none_or(begins)
+            && filter.labels.iter().all(|(label, value)| sandbox.labels.get(label) == Some(value))
+            && filter.created_after.is_none_or(|after| sandbox.created_at >= after)
+            && filter.created_before.is_none_or(|before| sandbox.created_at < before)
+            && self.templates.is_empty()
+            && self.keeps(sandbox)
+    }
+}
+
 pub async fn read(door: &Door, caller: &Caller, pairs: &Pairs) -> Answer<Wanted> {
     if pairs.switch("includeWarm")? == Some(true) {
         let reason = "a sandbox of a warm pool is nobody's until it is handed out";
@@ -128,18 +151,19 @@ pub async fn read(door: &Door, caller: &Caller, pairs: &Pairs) -> Answer<Wanted>
     // None here failed on its way out: the background sees it through.
     pairs.switch("includeErroredDeleted")?;
     pairs.switch("verbose")?;
-    let states = states(pairs)?;
+    let (words, states) = states(pairs)?.unzip();
     let templates = templates(door, caller, pairs).await?;
     let elsewhere = |name: &'static str, ours: &str| {
         let mut named = pairs.all(name).flat_map(|words| words.split(',')).peekable();
         named.peek().is_some() && !named.any(|word| word == ours)
     };
-    let nothing = states.as_ref().is_some_and(Vec::is_empty)
-        || templates.as_ref().is_some_and(Vec::is_empty)
+    let nothing = templates.as_ref().is_some_and(Vec::is_empty)
         || elsewhere("regionIds", REGION)
         || elsewhere("regions", REGION)
         || elsewhere("sandboxClasses", CLASS);
     Ok(Wanted {
+        none_made: states.as_ref().is_some_and(Vec::is_empty),
+        words,
         filter: Filter {
             labels: labels(pairs)?,
             states: states.unwrap_or_default(),
@@ -169,20 +193,21 @@ fn labels(pairs: &Pairs) -> Answer<BTreeMap<String, String>> {
     Ok(labels.unwrap_or_default())
 }
 
-fn states(pairs: &Pairs) -> Answer<Option<Vec<State>>> {
-    let mut words = pairs.all("states").flat_map(|words| words.split(',')).peekable();
-    if words.peek().is_none() {
+/// The words, and the states of ours that they stand for.
+fn states(pairs: &Pairs) -> Answer<Option<(Vec<String>, Vec<State>)>> {
+    let words: Vec<&str> = pairs.all("states").flat_map(|words| words.split(',')).collect();
+    if words.is_empty() {
         return Ok(None);
     }
     let mut states = Vec::new();
-    for word in words {
+    for word in &words {
         let meant = view::states(word).ok_or_else(|| {
             let known = view::WORDS.join(", ");
             Problem::bad_request(format!("states: {word:?} is no state of a sandbox; there are {known}"))
         })?;
         states.extend(meant);
     }
-    Ok(Some(states))
+    Ok(Some((words.into_iter().map(ToOwned::to_owned).collect(), states)))
 }
 
 /// By any of their names; one that is nobody's template is in no sandbox.
@@ -193,11 +218,7 @@ async fn templates(door: &Door, caller: &Caller, pairs: &Pairs) -> Answer<Option
     }
     let mut found = Vec::new();
     for name in names {
-        match door.app.template(caller, name).await {
-            Ok(template) => found.push(template.name),
-            Err(Error::NotFound { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
+        found.extend(super::create::template(door, caller, name).await?.map(|template| template.name));
     }
     Ok(Some(found))
 }

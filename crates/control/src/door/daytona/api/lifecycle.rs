@@ -4,6 +4,8 @@ use axum::Json;
 use axum::extract::{Path, State};
 use serde_json::Value;
 
+use super::pending;
+use crate::Error;
 use crate::door::daytona::Door;
 use crate::door::daytona::admit::Authenticated;
 use crate::door::daytona::origin::Origin;
@@ -85,5 +87,13 @@ pub async fn destroy(
     pairs: Pairs,
 ) -> One {
     pairs.switch("force")?;
-    Ok(Json(view::sandbox(&door.app.destroy(&caller, &id).await?, &origin)))
+    let destroyed = match door.app.destroy(&caller, &id).await {
+        Err(Error::NotFound { .. }) => match pending::give_up(&door, &caller, &origin, &id).await? {
+            Some(given_up) => return Ok(Json(given_up)),
+            None => door.app.destroy(&caller, &id).await?,
+        },
+        destroyed => destroyed?,
+    };
+    pending::clear(&door, &caller, destroyed.id.as_str()).await?;
+    Ok(Json(view::sandbox(&destroyed, &origin)))
 }

@@ -54,7 +54,7 @@ pub async fn preview(
 }
 
 /// Changes what the sandbox remembers for this door.
-async fn remember(door: &Door, caller: &Caller, id: &str, change: impl Fn(&mut Memory)) -> Answer<Sandbox> {
+pub(super) async fn remember(door: &Door, caller: &Caller, id: &str, change: impl Fn(&mut Memory)) -> Answer<Sandbox> {
     let changed = |sandbox: &Sandbox| {
         let mut memory = Memory::of(sandbox);
         change(&mut memory);
@@ -119,6 +119,8 @@ pub async fn rotate_signing_key(
     Path(id): Path<String>,
 ) -> Answer<Json<String>> {
     let key = random::token();
-    remember(&door, &caller, &id, |memory| memory.signing_key = Some(key.clone())).await?;
+    let sandbox = remember(&door, &caller, &id, |memory| memory.signing_key = Some(key.clone())).await?;
+    // An upload by such a URL that is under way would write the file later.
+    door.app.end_keyless(&sandbox).await?;
     Ok(Json(key))
 }

@@ -2,15 +2,21 @@
 //!
 //! # Layout
 //! * [`create`], [`find`] with its [`filter`], [`lifecycle`], [`change`], [`links`]: sandboxes, one verb a file
-//! * [`snapshot`], [`volume`], [`telemetry`], [`account`]: the rest that the SDKs ask for
+//! * [`snapshot`] with its [`build`] and [`logs`]; [`pending`]: sandboxes that wait for a build; [`lineage`]: what came
+//!   from what
+//! * [`volume`], [`telemetry`], [`account`]: the rest that the SDKs ask for
 
 mod account;
+mod build;
 mod change;
 mod create;
 mod filter;
 mod find;
 mod lifecycle;
+mod lineage;
 mod links;
+mod logs;
+mod pending;
 mod snapshot;
 mod telemetry;
 mod volume;
@@ -19,9 +25,10 @@ use axum::extract::{FromRequestParts, Path};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 
+pub use self::pending::Nursery;
 use super::admit::Authenticated;
 use super::problem::Problem;
-use super::{Door, events};
+use super::{Door, events, storage};
 use crate::Scope;
 use crate::door::table::{Needs, Table};
 
@@ -76,22 +83,29 @@ pub fn table() -> Table<Door> {
         .get("/sandbox/{id}/signing-key", act, links::signing_key)
         .post("/sandbox/{id}/signing-key/rotate", act, links::rotate_signing_key)
         .get("/sandbox/{id}/telemetry/metrics", look, telemetry::metrics)
-        .get("/sandbox/{id}/build-logs-url", look, |_: Own| no_builds())
+        .get("/sandbox/{id}/build-logs-url", look, logs::url_of_sandbox)
+        .get("/sandbox/{id}/build-logs", look, logs::of_sandbox)
+        .post("/sandbox/{id}/backup", act, lineage::backup)
+        .post("/sandbox/{id}/snapshot", act, lineage::freeze)
+        .post("/sandbox/{id}/fork", act, lineage::fork)
+        .get("/sandbox/{id}/forks", look, lineage::forks)
+        .get("/sandbox/{id}/parent", look, lineage::parent)
+        .get("/sandbox/{id}/ancestors", look, lineage::ancestors)
         .post("/sandbox/{id}/ssh-access", act, |_: Own| no_ssh())
         .delete("/sandbox/{id}/ssh-access", act, |_: Own| no_ssh())
-        .post("/sandbox/{id}/fork", act, |_: Own| no_fork())
-        .post("/sandbox/{id}/snapshot", act, |_: Own| no_snapshots())
         .put("/sandbox/{id}/secrets", act, |_: Own| no_secrets())
         .get("/snapshots", look, snapshot::list)
-        .post("/snapshots", act, no_snapshots)
+        .post("/snapshots", act, snapshot::create)
         .get("/snapshots/{id}", look, snapshot::show)
-        .delete("/snapshots/{id}", act, no_snapshots)
-        .get("/snapshots/{id}/{*what}", look, no_snapshots)
-        .on(&CHANGES, "/snapshots/{id}/{*what}", act, no_snapshots)
+        .delete("/snapshots/{id}", act, snapshot::delete)
+        .post("/snapshots/{id}/activate", act, snapshot::activate)
+        .post("/snapshots/{id}/deactivate", act, snapshot::deactivate)
+        .get("/snapshots/{id}/build-logs", look, logs::of_snapshot)
+        .get("/snapshots/{id}/build-logs-url", look, logs::url_of_snapshot)
         .get("/volumes", look, volume::list)
-        .post("/volumes", act, volume::none)
+        .post("/volumes", act, volume::create)
         .get("/volumes/{id}", look, volume::show)
-        .delete("/volumes/{id}", act, volume::none)
+        .delete("/volumes/{id}", act, volume::delete)
         .get("/volumes/by-name/{name}", look, volume::show_by_name)
         .get("/secret", look, no_secrets)
         .on(&CHANGES, "/secret", act, no_secrets)
@@ -101,7 +115,7 @@ pub fn table() -> Table<Door> {
         .patch("/secret/{id}", act, no_secrets)
         .get("/warm-pools", look, account::no_list)
         .post("/warm-pools", act, no_pools)
-        .get("/object-storage/push-access", look, no_builds)
+        .get("/object-storage/push-access", act, storage::push_access)
         .get("/config", Needs::Nothing, account::config)
         .get("/health", Needs::Nothing, account::health)
         .get("/health/ready", Needs::Nothing, account::health)
@@ -123,18 +137,6 @@ fn not_offered(what: &str) -> Problem {
 
 async fn no_ssh() -> Problem {
     not_offered("SSH access is not offered; use a PTY session or the process API")
-}
-
-async fn no_fork() -> Problem {
-    not_offered("forking a sandbox is not offered")
-}
-
-async fn no_snapshots() -> Problem {
-    not_offered("making, changing or deleting snapshots is not offered; list them with GET /snapshots")
-}
-
-async fn no_builds() -> Problem {
-    not_offered("building images is not offered; create the sandbox from a snapshot that GET /snapshots lists")
 }
 
 async fn no_secrets() -> Problem {

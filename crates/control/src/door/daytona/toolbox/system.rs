@@ -68,7 +68,8 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 async fn measurements(Extension(machine): Extension<Machine>) -> Answer<Json<Value>> {
     let Machine { app, sandbox, .. } = &machine;
     let provider = app.provider(&sandbox.provider)?;
-    let look = || async { provider.usage(&sandbox.id).await.map_err(crate::Error::from) };
+    let handle = sandbox.handle();
+    let look = || async { provider.usage(&handle).await.map_err(crate::Error::from) };
     let (first, began) = (look().await?, Instant::now());
     tokio::time::sleep(BETWEEN_LOOKS).await;
     let (usage, elapsed) = (look().await?, began.elapsed());

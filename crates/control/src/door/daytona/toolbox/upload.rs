@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use axum::body::Body;
 use axum::extract::multipart::{Field, MultipartError};
 use axum::extract::{FromRequest, Multipart, Request as HttpRequest};
 use axum::http::{StatusCode, header};
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 use super::{Machine, WRITE, WRITE_FILE, files};
 use crate::door::daytona::admit::FilePath;
 use crate::door::daytona::problem::{Answer, Problem};
+use crate::door::form;
 use crate::door::table::Table;
 
 pub fn table() -> Table<()> {
@@ -31,6 +33,8 @@ const SMALL: usize = 8 << 10;
 
 /// Paths held while their files are still to come.
 const MOST_WAITING: usize = 10_000;
+/// Files that are not stored before the rest of the form is given up.
+const MOST_ERRORS: usize = 1000;
 
 /// A new file's bytes as they come; the old file stays until all have arrived.
 async fn store<E: std::fmt::Display>(
@@ -70,14 +74,27 @@ async fn small_text(mut field: Field<'_>) -> Answer<String> {
 }
 
 fn broken(error: MultipartError) -> Problem {
-    Problem::bad_request(format!("multipart form: {}", error.body_text()))
+    Problem::bad_request(format!("multipart form: {}", form::reason(&error)))
+}
+
+/// The parts of a form.
+async fn parts_of(request: HttpRequest) -> Answer<Multipart> {
+    let unreadable = |reason: String| Problem::bad_request(format!("multipart form: {reason}"));
+    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let boundary = multer::parse_boundary(kind).map_err(|error| unreadable(error.to_string()))?;
+    let request = request.map(|body| Body::from_stream(form::bounded(body.into_data_stream(), boundary)));
+    Multipart::from_request(request, &()).await.map_err(|error| unreadable(error.body_text()))
 }
 
 /// Pairs of parts, `files[N].path` and `files[N].file`: each path before its file, or all paths before all files.
-async fn bulk(Extension(machine): Extension<Machine>, mut form: Multipart) -> Answer<Response> {
+async fn bulk(Extension(machine): Extension<Machine>, request: HttpRequest) -> Answer<Response> {
+    let mut form = parts_of(request).await?;
     let mut destinations: HashMap<String, String> = HashMap::new();
     let (mut stored, mut errors) = (Vec::<Value>::new(), Vec::<String>::new());
     while let Some(field) = form.next_field().await.map_err(broken)? {
+        if errors.len() >= MOST_ERRORS {
+            return Err(Problem::bad_request(format!("{MOST_ERRORS} files were not stored, the first: {}", errors[0])));
+        }
         let name = field.name().unwrap_or_default().to_owned();
         if let Some(index) = name.strip_suffix(".path") {
             if destinations.len() >= MOST_WAITING {
@@ -118,9 +135,7 @@ async fn single(
         store(&machine, &path, request.into_body().into_data_stream()).await?;
         return Ok(uploaded(&path));
     }
-    let mut form = Multipart::from_request(request, &())
-        .await
-        .map_err(|error| Problem::bad_request(format!("multipart form: {}", error.body_text())))?;
+    let mut form = parts_of(request).await?;
     while let Some(field) = form.next_field().await.map_err(broken)? {
         if field.name() == Some("file") {
             store(&machine, &path, field.into_stream()).await?;

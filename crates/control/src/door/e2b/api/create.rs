@@ -10,13 +10,16 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::super::error::ApiError;
-use super::super::facts::Facts;
+use super::super::facts::{Facts, VolumeMount};
 use super::super::marks;
 use super::network::Network;
 use super::{By, body, describe, domain};
 use crate::door::known::says_something;
-use crate::sandbox::{Expiry, NewSandbox, State as Life, TimersChange};
-use crate::{App, Caller};
+use crate::provider::Access;
+use crate::sandbox::{Expiry, NewSandbox, Sandbox, State as Life, TimersChange};
+use crate::template::name::Reference;
+use crate::volume::Mount;
+use crate::{App, Caller, Error};
 
 const TIMEOUT_V1: i64 = 15;
 const TIMEOUT_V2: i64 = 300;
@@ -41,7 +44,7 @@ struct Wanted {
     secure: Option<bool>,
     iam: Option<Value>,
     mcp: Option<Value>,
-    volume_mounts: Option<Vec<Value>>,
+    volume_mounts: Option<Vec<VolumeMount>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -74,7 +77,7 @@ pub async fn v1(
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Result<Response, ApiError> {
-    let wanted: Wanted = body(&bytes)?;
+    let wanted: Wanted = body(bytes).await?;
     // Clients from before tokens existed say nothing and send none. Unless the operator lets them, who says nothing gets the
     // daemon with its token: an id alone, which every preview shows, must not open it.
     let secure = wanted.secure.unwrap_or(!app.config().e2b.tokens_optional);
@@ -88,7 +91,7 @@ pub async fn v2(
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Result<Response, ApiError> {
-    let wanted: Wanted = body(&bytes)?;
+    let wanted: Wanted = body(bytes).await?;
     if wanted.secure == Some(false) {
         return Err(ApiError::bad("secure: always true in this version of the call"));
     }
@@ -114,9 +117,17 @@ async fn create(
         mask_request_host: network.mask_request_host,
         network: network.told,
         allow_internet_access: wanted.allow_internet_access,
+        volume_mounts: wanted.volume_mounts.unwrap_or_default(),
     };
     let template = template_name(&wanted.template)?;
-    let template_of = template.clone();
+    let template_of = Reference::parse(&template)?.name;
+    let volumes = facts.volume_mounts.iter().map(|mount| Mount {
+        volume: mount.name.clone(),
+        path: mount.path.clone(),
+        subpath: None,
+        access: Access::ReadWrite,
+    });
+    let volumes = volumes.collect();
     let new = NewSandbox {
         template: Some(template),
         labels: wanted.metadata.unwrap_or_default(),
@@ -125,20 +136,40 @@ async fn create(
         network: network.policy,
         timers,
         public: network.public,
+        volumes,
         idempotency_key: idempotency_key(headers)?,
         door: facts.into_note(&Value::Null),
         ..NewSandbox::default()
     };
-    let sandbox = app.create_sandbox(caller, new).await?;
-    // A repeated call may find it asleep, or on another server: it has its marks.
-    if sandbox.state == Life::Running && app.is_here(&sandbox) {
-        let (sandbox, guest) = app.reach_into(sandbox.clone()).await?;
-        if let Err(error) = marks::leave(&guest, &sandbox).await {
-            tracing::warn!(sandbox = %sandbox.id, %error, "leave the marks of the dialect");
-        }
-    }
+    let sandbox = app.create_sandbox(caller, new).await.map_err(in_body)?;
+    leave_marks(app, &sandbox).await;
     let told = describe::handle(&sandbox, &domain(app, headers, uri));
     Ok((StatusCode::CREATED, axum::Json(told)).into_response())
+}
+
+/// The dialect calls a volume that is not there a wrong request. What the domain says of volumes is of `volumeMounts`.
+fn in_body(error: Error) -> ApiError {
+    match error {
+        Error::NotFound { kind: "volume", id } => ApiError::bad(format!("volumeMounts: volume '{id}' not found")),
+        Error::Invalid { field, message } if field == "volumes" || field.starts_with("volumes.") => {
+            ApiError::bad(format!("volumeMounts: {message}"))
+        }
+        error => error.into(),
+    }
+}
+
+/// In a sandbox that was just made. A repeated call may find it asleep, or on another server: it has its marks.
+pub async fn leave_marks(app: &App, sandbox: &Sandbox) {
+    if sandbox.state != Life::Running || !app.is_here(sandbox) {
+        return;
+    }
+    let left = async {
+        let (sandbox, guest) = app.reach_into(sandbox.clone()).await?;
+        marks::leave(&guest, &sandbox).await.map_err(crate::Error::from)
+    };
+    if let Err(error) = left.await {
+        tracing::warn!(sandbox = %sandbox.id, %error, "leave the marks of the dialect");
+    }
 }
 
 fn timers(wanted: &Wanted, default_timeout: i64) -> Result<TimersChange, ApiError> {
@@ -168,9 +199,6 @@ fn timers(wanted: &Wanted, default_timeout: i64) -> Result<TimersChange, ApiErro
 
 /// What would change who may do what, and is not served, is refused rather than left out.
 fn refuse_unserved(wanted: &Wanted) -> Result<(), ApiError> {
-    if wanted.volume_mounts.as_ref().is_some_and(|mounts| !mounts.is_empty()) {
-        return Err(ApiError::bad("volumeMounts: volumes are not served"));
-    }
     if says_something(wanted.iam.as_ref()) {
         return Err(ApiError::bad("iam: identity tokens are not served"));
     }
@@ -182,21 +210,13 @@ fn refuse_unserved(wanted: &Wanted) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// `name`, `name:default` and `namespace/name` are the same template here; other tags lead nowhere.
+/// A template's name, with or without an organisation and a tag, as the domain reads it. What is no such name is the
+/// caller's mistake; whether it leads anywhere is seen later.
 pub fn template_name(text: &str) -> Result<String, ApiError> {
-    let lower = text.to_lowercase();
-    let (path, tag) = lower.split_once(':').unwrap_or((&lower, "default"));
-    let name = path.rsplit('/').next().unwrap_or_default();
-    let fits = |word: &str, more: &[u8]| {
-        !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || more.contains(&byte))
-    };
-    if !fits(name, b"-_.") || !fits(tag, b"-_.") {
-        return Err(ApiError::bad(format!("'{text}' is no name of a template")));
+    match Reference::parse(text) {
+        Ok(_) => Ok(text.trim().to_lowercase()),
+        Err(_) => Err(ApiError::bad(format!("'{text}' is no name of a template"))),
     }
-    if tag != "default" {
-        return Err(ApiError::new(StatusCode::NOT_FOUND, format!("template '{text}' not found")));
-    }
-    Ok(name.to_owned())
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
@@ -244,12 +264,22 @@ mod tests {
     }
 
     #[test]
-    fn template_names_lose_what_means_nothing_here() {
-        for text in ["base", "Base", "base:default", "team/base"] {
-            assert_eq!(template_name(text).ok().as_deref(), Some("base"), "{text}");
+    fn what_is_no_name_of_a_template_is_told_from_one_that_leads_nowhere() {
+        for (text, wanted) in [("base", "base"), (" Base:V1", "base:v1"), ("team/base", "team/base")] {
+            assert_eq!(template_name(text).ok().as_deref(), Some(wanted));
         }
-        assert!(template_name("base:v2").is_err());
-        assert!(template_name("bad name!").is_err());
-        assert!(template_name("").is_err());
+        for wrong in ["bad name!", "", "a/b/c", "name:", ":tag"] {
+            assert!(template_name(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn volumes_are_named_with_their_places() {
+        let asked = wanted(serde_json::json!({"templateID":"base","volumeMounts":[{"name":"data","path":"/mnt/d"}]}));
+        let mounts = asked.volume_mounts.unwrap();
+        assert_eq!(mounts, [VolumeMount { name: "data".into(), path: "/mnt/d".into() }]);
+        let strange =
+            serde_json::json!({"templateID":"base","volumeMounts":[{"name":"d","path":"/d","readOnly":true}]});
+        assert!(serde_json::from_value::<Wanted>(strange).is_err());
     }
 }

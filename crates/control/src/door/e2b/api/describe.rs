@@ -54,7 +54,7 @@ pub fn handle(sandbox: &Sandbox, domain: &str) -> Value {
 /// One of a list.
 pub fn listed(sandbox: &Sandbox) -> Value {
     const MIB: u64 = 1 << 20;
-    json!({
+    let mut told = json!({
         "templateID": sandbox.template,
         "alias": sandbox.template,
         "sandboxID": sandbox.id,
@@ -67,7 +67,12 @@ pub fn listed(sandbox: &Sandbox) -> Value {
         "metadata": sandbox.labels,
         "state": state(sandbox.state),
         "envdVersion": envd::VERSION,
-    })
+    });
+    let mounts = Facts::of(sandbox).volume_mounts;
+    if !mounts.is_empty() {
+        told["volumeMounts"] = json!(mounts);
+    }
+    told
 }
 
 /// The token acts inside the sandbox: who may only look is not told.

@@ -45,7 +45,7 @@ pub async fn connect(
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Result<Response, ApiError> {
-    let wanted: Connect = body(&bytes)?;
+    let wanted: Connect = body(bytes).await?;
     let seconds = positive(wanted.timeout.unwrap_or(CONNECT_TIMEOUT))?;
     let sandbox = settled(&app, &caller, &id).await?;
     let (status, sandbox) = if sandbox.state == Life::Running {
@@ -79,7 +79,7 @@ pub async fn resume(
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Result<Response, ApiError> {
-    let wanted: Resume = body(&bytes)?;
+    let wanted: Resume = body(bytes).await?;
     let seconds = positive(wanted.timeout.unwrap_or(RESUME_TIMEOUT))?;
     let sandbox = settled(&app, &caller, &id).await?;
     if sandbox.state == Life::Running {
@@ -104,7 +104,7 @@ struct Pause {
 
 /// With its memory it freezes; without it, only its files remain.
 pub async fn pause(State(app): State<App>, By(caller): By, Id(id): Id, bytes: Bytes) -> Result<StatusCode, ApiError> {
-    let wanted: Pause = body(&bytes)?;
+    let wanted: Pause = body(bytes).await?;
     let sandbox = settled(&app, &caller, &id).await?;
     if describe::state(sandbox.state) == "paused" {
         return Err(ApiError::new(StatusCode::CONFLICT, format!("Sandbox {id} is already paused")));
@@ -150,7 +150,7 @@ struct Timeout {
 
 /// From now; zero and less is over at once.
 pub async fn timeout(State(app): State<App>, By(caller): By, Id(id): Id, bytes: Bytes) -> Result<StatusCode, ApiError> {
-    let wanted: Timeout = body(&bytes)?;
+    let wanted: Timeout = body(bytes).await?;
     let sandbox = find(&app, &caller, &id).await?;
     if describe::state(sandbox.state) == "paused" {
         return Err(ApiError::no_sandbox(&id));
@@ -170,7 +170,7 @@ struct Refresh {
 
 /// The oldest keep-alive: only ever extends.
 pub async fn refresh(State(app): State<App>, By(caller): By, Id(id): Id, bytes: Bytes) -> Result<StatusCode, ApiError> {
-    let wanted: Refresh = body(&bytes)?;
+    let wanted: Refresh = body(bytes).await?;
     let sandbox = find(&app, &caller, &id).await?;
     let seconds = u64::try_from(wanted.duration.unwrap_or(RESUME_TIMEOUT)).unwrap_or(0).max(15);
     let deadline = after(app.now(), seconds);

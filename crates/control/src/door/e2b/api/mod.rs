@@ -1,32 +1,42 @@
-//! The control plane of the dialect: sandboxes, templates, and clear words where something is not served.
+//! The control plane of the dialect: sandboxes, templates and their builds, snapshots, volumes, and clear words where
+//! something is not served.
 
+mod builds;
 mod create;
 mod describe;
+mod fork;
 mod lifecycle;
 mod list;
 mod logs;
 mod metrics;
 mod network;
+mod snapshots;
+mod tags;
 mod templates;
 mod unserved;
+mod volumes;
+
+use std::collections::HashMap;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
+use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use serde::de::DeserializeOwned;
 
 use super::destination::sandbox_id;
 use super::error::{ApiError, plain};
-use super::known;
+use super::{known, upload, volume_content};
 use crate::border;
 use crate::door::known::read;
 use crate::door::table::{Needs, Table};
 use crate::door::{parts, size};
-use crate::{App, Caller, Error, Scope};
+use crate::{App, Caller, Error, Scope, heavy};
 
 /// The control plane's routes and what each asks for.
 pub fn table() -> Table<App> {
@@ -50,32 +60,63 @@ pub fn table() -> Table<App> {
         .get("/sandboxes/{id}/metrics", look, metrics::of_one)
         .get("/sandboxes/{id}/logs", look, logs::v1)
         .get("/v2/sandboxes/{id}/logs", look, logs::v2)
-        .post("/sandboxes/{id}/snapshots", act, unserved::of_sandbox)
-        .post("/sandboxes/{id}/fork", act, unserved::of_sandbox)
-        .get("/snapshots", look, unserved::no_snapshots)
-        .get("/templates", look, templates::list)
-        .post("/templates", act, unserved::builds)
-        .get("/v2/templates", look, templates::list)
-        .post("/v2/templates", act, unserved::builds)
-        .get("/default-templates", look, templates::defaults)
-        .post("/v3/templates", act, unserved::builds)
-        .post("/templates/tags", act, unserved::builds)
-        .delete("/templates/tags", act, unserved::builds)
-        .get("/templates/aliases/{alias}", look, templates::by_alias)
-        .get("/templates/{id}", look, templates::one)
-        .delete("/templates/{id}", act, templates::remove)
-        .patch("/templates/{id}", act, unserved::builds)
-        .get("/templates/{id}/tags", look, templates::tags)
-        .patch("/v2/templates/{id}", act, unserved::builds)
-        .get("/volumes", look, unserved::none)
-        .post("/volumes", act, unserved::volumes)
-        .get("/volumes/{id}", look, unserved::volumes)
-        .delete("/volumes/{id}", act, unserved::volumes)
+        .post("/sandboxes/{id}/snapshots", act, snapshots::create)
+        .post("/sandboxes/{id}/fork", act, fork::fork)
+        .get("/snapshots", look, snapshots::list)
+        .and(of_templates())
+        .and(of_volumes())
         .get("/secrets", look, unserved::none)
         .post("/secrets", act, unserved::secrets)
         .get("/secrets/{id}", look, unserved::secrets)
         .post("/secrets/{id}", act, unserved::secrets)
         .delete("/secrets/{id}", act, unserved::secrets)
+}
+
+fn of_templates() -> Table<App> {
+    let (look, act) = (Needs::Key(Scope::Read), Needs::Key(Scope::Write));
+    Table::new()
+        .get("/templates", look, templates::v1)
+        .get("/v2/templates", look, templates::v2)
+        .get("/default-templates", look, templates::defaults)
+        .get("/templates/aliases/{alias}", look, templates::by_alias)
+        .get("/templates/{id}", look, templates::one)
+        .delete("/templates/{id}", act, templates::remove)
+        .patch("/templates/{id}", act, templates::update)
+        .patch("/v2/templates/{id}", act, templates::update)
+        .post("/templates", act, builds::v1)
+        .post("/templates/{id}", act, builds::v1)
+        .post("/templates/{id}/builds/{build}", act, builds::v1)
+        .post("/v2/templates", act, builds::v2)
+        .post("/v3/templates", act, builds::v3)
+        // What it answers is a right to write.
+        .get("/templates/{id}/files/{hash}", act, builds::files)
+        .put("/templates/{id}/files/{hash}", Needs::SignedUpload, upload::put)
+        .post("/v2/templates/{id}/builds/{build}", act, builds::start)
+        .get("/templates/{id}/builds/{build}/status", look, builds::status)
+        .get("/templates/{id}/builds/{build}/logs", look, builds::logs)
+        .post("/templates/tags", act, tags::assign)
+        .delete("/templates/tags", act, tags::remove)
+        .get("/templates/{id}/tags", look, tags::list)
+        .get("/templates/{id}/tags/count", look, tags::count)
+        .get("/templates/{id}/tags/exists", look, tags::exists)
+        .get("/templates/{id}/tags/groups", look, tags::groups)
+        .get("/templates/{id}/tags/{tag}/assignments", look, tags::assignments)
+}
+
+fn of_volumes() -> Table<App> {
+    let (look, act) = (Needs::Key(Scope::Read), Needs::Key(Scope::Write));
+    Table::new()
+        .get("/volumes", look, volumes::list)
+        .post("/volumes", act, volumes::create)
+        .get("/volumes/{id}", look, volumes::one)
+        .delete("/volumes/{id}", act, volumes::remove)
+        .get("/volumecontent/{id}/dir", Needs::VolumeToken, volume_content::list)
+        .post("/volumecontent/{id}/dir", Needs::VolumeToken, volume_content::make_directory)
+        .get("/volumecontent/{id}/file", Needs::VolumeToken, volume_content::download)
+        .put("/volumecontent/{id}/file", Needs::VolumeToken, volume_content::upload)
+        .get("/volumecontent/{id}/path", Needs::VolumeToken, volume_content::one)
+        .patch("/volumecontent/{id}/path", Needs::VolumeToken, volume_content::change)
+        .delete("/volumecontent/{id}/path", Needs::VolumeToken, volume_content::remove)
 }
 
 pub fn router(app: App) -> Router {
@@ -88,7 +129,6 @@ pub fn router(app: App) -> Router {
         .guarded(guard)
         .fallback(|uri: http::Uri| async move { plain(StatusCode::NOT_FOUND, &format!("no route {}", uri.path())) })
         .layer(from_fn(within_budget))
-        .layer(axum::extract::DefaultBodyLimit::max(border::MESSAGE))
         .with_state(app)
 }
 
@@ -106,30 +146,58 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
     }
 }
 
-/// Checks and counts the key that the route asks for, and takes the body of who has it.
-async fn admit(State((app, needs)): State<(App, Needs)>, mut request: Request, next: Next) -> Response {
-    if let Needs::Key(scope) = needs {
-        let Some(secret) = secret(request.headers()) else {
-            return plain(StatusCode::UNAUTHORIZED, "no API key: send it in the X-API-Key header");
-        };
-        let admitted = async {
-            let caller = app.authenticate(secret).await?;
-            app.admit(&caller).await?;
-            caller.require(scope)?;
-            Ok::<_, Error>(caller)
-        };
-        match admitted.await {
-            Ok(caller) => request.extensions_mut().insert(caller),
-            Err(error) => return ApiError::from(error).into_response(),
-        };
-        let (parts, body) = request.into_parts();
-        let bytes = match size::whole(body, border::MESSAGE).await {
-            Ok(bytes) => bytes,
-            Err(error) => return ApiError::from(error).into_response(),
-        };
-        request = Request::from_parts(parts, axum::body::Body::from(bytes));
+/// Checks what the route asks for, and hands on who calls.
+async fn admit(State((app, needs)): State<(App, Needs)>, request: Request, next: Next) -> Response {
+    let admitted = match needs {
+        Needs::Nothing => return next.run(request).await,
+        Needs::Key(scope) => with_key(&app, scope, request).await.map_err(ApiError::into_response),
+        Needs::SignedUpload => with_link(&app, request).await.map_err(ApiError::into_response),
+        Needs::VolumeToken => with_volume(&app, request).await.map_err(volume_content::Refused::into_response),
+        // No other right opens anything here.
+        _ => Err(ApiError::from(Error::internal("a route of the API that asks for a sandbox's token")).into_response()),
+    };
+    match admitted {
+        Ok(request) => next.run(request).await,
+        Err(refusal) => refusal,
     }
-    next.run(request).await
+}
+
+/// Checks and counts the key, and takes the body of who has it.
+async fn with_key(app: &App, scope: Scope, mut request: Request) -> Result<Request, ApiError> {
+    let Some(secret) = secret(request.headers()) else {
+        return Err(ApiError::new(StatusCode::UNAUTHORIZED, "no API key: send it in the X-API-Key header"));
+    };
+    let caller = app.authenticate(secret).await?;
+    app.admit(&caller).await?;
+    caller.require(scope)?;
+    request.extensions_mut().insert(caller);
+    let (parts, body) = request.into_parts();
+    let bytes = size::whole(body, border::MESSAGE).await?;
+    Ok(Request::from_parts(parts, Body::from(bytes)))
+}
+
+/// A link speaks for the key that asked for it. The body is a stream.
+async fn with_link(app: &App, request: Request) -> Result<Request, ApiError> {
+    let (mut parts, body) = request.into_parts();
+    let names = named(&mut parts).await;
+    let name = |name: &str| names.get(name).map(String::as_str).unwrap_or_default();
+    let caller = upload::admit(app, name("id"), name("hash"), &parts.uri).await?;
+    parts.extensions.insert(caller);
+    Ok(Request::from_parts(parts, body))
+}
+
+async fn with_volume(app: &App, request: Request) -> Result<Request, volume_content::Refused> {
+    let (mut parts, body) = request.into_parts();
+    let names = named(&mut parts).await;
+    let id = names.get("id").map(String::as_str).unwrap_or_default();
+    let volume = volume_content::admit(app, id, &parts.headers).await?;
+    parts.extensions.insert(volume);
+    Ok(Request::from_parts(parts, body))
+}
+
+/// What the route's path names; nothing where it is no text.
+async fn named(parts: &mut Parts) -> HashMap<String, String> {
+    Path::from_request_parts(parts, &()).await.map(|Path(names)| names).unwrap_or_default()
 }
 
 /// Who calls, as the guard found.
@@ -153,10 +221,13 @@ fn secret(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// A body of JSON; an empty one has every field absent. Whatever its content type says.
-pub fn body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
-    let bytes = if bytes.trim_ascii().is_empty() { b"{}" } else { bytes };
-    border::shape::check(bytes).map_err(Error::from)?;
-    read(bytes).map_err(|error| ApiError::bad(format!("malformed body: {error}")))
+pub async fn body<T: DeserializeOwned + Send + 'static>(bytes: Bytes) -> Result<T, ApiError> {
+    let bytes = if bytes.trim_ascii().is_empty() { Bytes::from_static(b"{}") } else { bytes };
+    let parsed = heavy::run(bytes.len(), heavy::SMALL, move || {
+        border::shape::check(&bytes).map_err(Error::from)?;
+        Ok::<_, Error>(read(&bytes))
+    });
+    parsed.await?.map_err(|error| ApiError::bad(format!("malformed body: {error}")))
 }
 
 /// The path, query and headers of every call.

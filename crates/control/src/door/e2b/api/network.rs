@@ -119,7 +119,7 @@ fn policy(written: &Written, allow_internet_access: Option<bool>) -> Result<Netw
 
 /// `PUT /sandboxes/{id}/network`: what is not written is cleared.
 pub async fn replace(State(app): State<App>, By(caller): By, Id(id): Id, bytes: Bytes) -> Result<StatusCode, ApiError> {
-    let written: Value = body(&bytes)?;
+    let written: Value = body(bytes).await?;
     for name in ["allowPublicTraffic", "maskRequestHost", "httpsPorts"] {
         if written.get(name).is_some_and(|value| !value.is_null()) {
             return Err(ApiError::bad(format!("network.{name}: set when the sandbox is created, not changed later")));

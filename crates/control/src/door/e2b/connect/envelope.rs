@@ -5,6 +5,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures::StreamExt;
 
 use super::{Code, MAX_MESSAGE, RpcError};
+use crate::door::size;
 
 const HEADER: usize = 5;
 const COMPRESSED: u8 = 0x01;
@@ -49,7 +50,11 @@ impl Incoming {
                 return Ok(Some(message));
             }
             match self.body.next().await {
-                Some(Ok(bytes)) => self.buffer.extend_from_slice(&bytes),
+                Some(Ok(bytes)) => {
+                    self.buffer.extend_from_slice(&bytes);
+                    size::count(self.buffer.len())
+                        .map_err(|error| RpcError::new(Code::Unavailable, error.to_string()))?;
+                }
                 Some(Err(error)) => return Err(RpcError::new(Code::Canceled, format!("request was cut off: {error}"))),
                 None if self.buffer.is_empty() => return Ok(None),
                 None => return Err(RpcError::new(Code::InvalidArgument, "request ends inside an envelope")),

@@ -16,20 +16,21 @@ pub mod unary;
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use cove_protocol::FailureKind;
 use http::{HeaderMap, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::border;
 use crate::guest::GuestError;
+use crate::{border, heavy};
 
 /// The longest message a client may send. The daemon's own calls are small; bulk data has its own route.
 pub const MAX_MESSAGE: usize = 4 << 20;
 
 /// A message that has both encodings.
-pub trait Message: prost::Message + Default + Serialize + DeserializeOwned {}
-impl<T: prost::Message + Default + Serialize + DeserializeOwned> Message for T {}
+pub trait Message: prost::Message + Default + Serialize + DeserializeOwned + 'static {}
+impl<T: prost::Message + Default + Serialize + DeserializeOwned + 'static> Message for T {}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
@@ -38,12 +39,24 @@ pub enum Encoding {
 }
 
 impl Encoding {
+    /// A message within the border's budget, which is the same for both encodings. Read away from the async workers where
+    /// it is large.
+    pub async fn read<T: Message>(self, bytes: Bytes) -> Result<T, RpcError> {
+        heavy::run(bytes.len(), heavy::SMALL, move || self.decode(&bytes)).await
+    }
+
     pub fn decode<T: Message>(self, bytes: &[u8]) -> Result<T, RpcError> {
         let malformed = |error: String| RpcError::new(Code::InvalidArgument, format!("malformed message: {error}"));
         match self {
             Encoding::Json if bytes.is_empty() => Ok(T::default()),
             Encoding::Json => border::parse(bytes).map_err(|refused| malformed(refused.to_string())),
-            Encoding::Proto => T::decode(bytes).map_err(|error| malformed(error.to_string())),
+            Encoding::Proto => {
+                let message = T::decode(bytes).map_err(|error| malformed(error.to_string()))?;
+                // The budgets are by the names of fields, which the binary form does not have.
+                border::shape::check(&Encoding::Json.encode(&message))
+                    .map_err(|excess| malformed(excess.to_string()))?;
+                Ok(message)
+            }
         }
     }
 
@@ -208,6 +221,28 @@ mod tests {
                 Code::InvalidArgument,
                 "{wrong}"
             );
+        }
+    }
+
+    #[test]
+    fn a_message_has_the_same_budget_in_both_encodings() {
+        use crate::door::e2b::message::process::{ProcessConfig, StartRequest};
+
+        let asked = |args: usize, cmd: usize| {
+            let config = ProcessConfig {
+                cmd: "x".repeat(cmd),
+                args: vec![String::new(); args],
+                envs: Default::default(),
+                cwd: Some("/".into()),
+            };
+            StartRequest { process: Some(config), ..StartRequest::default() }
+        };
+        for encoding in [Encoding::Json, Encoding::Proto] {
+            let read = |message: StartRequest| encoding.decode::<StartRequest>(&encoding.encode(&message));
+            assert_eq!(read(asked(100, 1 << 20)).unwrap(), asked(100, 1 << 20), "{encoding:?}");
+            let refused = read(asked(100_000, 1)).unwrap_err();
+            assert_eq!(refused.code, Code::InvalidArgument, "{encoding:?}");
+            assert!(refused.message.contains("args: more than 4096 entries"), "{encoding:?}: {refused}");
         }
     }
 

@@ -60,7 +60,7 @@ where
         let mut incoming = Incoming::new(body);
         let message =
             incoming.next().await?.ok_or_else(|| RpcError::new(Code::InvalidArgument, "no request message"))?;
-        let request = encoding.decode(&message)?;
+        let request = encoding.read(message).await?;
         // A request that is not read to its end makes the server close a connection which the client may be using for
         // its next request already.
         tokio::spawn(async move { while let Ok(Some(_)) = incoming.next().await {} });
@@ -128,7 +128,7 @@ pub struct Requests<Q> {
 impl<Q: Message> Requests<Q> {
     pub async fn next(&mut self) -> Result<Option<Q>, RpcError> {
         match self.incoming.next().await? {
-            Some(bytes) => Ok(Some(self.encoding.decode(&bytes)?)),
+            Some(bytes) => Ok(Some(self.encoding.read(bytes).await?)),
             None => Ok(None),
         }
     }

@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode, header};
 
 use super::{Code, Encoding, Ending, MAX_MESSAGE, Message, RpcError, deadline};
+use crate::Error;
 use crate::door::size;
 
 /// Runs `call` on the decoded request, within the client's deadline, and answers in the client's encoding.
@@ -43,10 +44,14 @@ async fn read<Q: Message>(headers: &HeaderMap, body: Body, encoding: Encoding) -
         let message = format!("unknown compression '{coding}': send the message uncompressed");
         return Err(RpcError::new(Code::Unimplemented, message));
     }
-    let bytes = size::whole(body, MAX_MESSAGE).await.map_err(|_| {
-        RpcError::new(Code::ResourceExhausted, format!("message is longer than the limit of {MAX_MESSAGE} bytes"))
+    let bytes = size::whole(body, MAX_MESSAGE).await.map_err(|error| match error {
+        Error::TooLarge { .. } => {
+            RpcError::new(Code::ResourceExhausted, format!("message is longer than the limit of {MAX_MESSAGE} bytes"))
+        }
+        Error::Exhausted { message, .. } => RpcError::new(Code::Unavailable, message),
+        error => RpcError::new(Code::Canceled, error.to_string()),
     })?;
-    encoding.decode(&bytes)
+    encoding.read(bytes).await
 }
 
 fn encoding(headers: &HeaderMap) -> Option<Encoding> {

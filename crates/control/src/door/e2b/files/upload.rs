@@ -17,6 +17,7 @@ use super::super::filesystem::{follow, give, make_directories};
 use super::super::query::Query;
 use super::Refused;
 use super::metadata::{self, Metadata};
+use crate::door::form;
 
 /// Compressed input is fed to the decoder in pieces of this size, so that a bomb fills no memory before the guest's
 /// disk limit stops it.
@@ -36,6 +37,7 @@ pub async fn answer(
     let path = query.get("path").filter(|path| !path.is_empty());
     let body = coding.decoded(body.into_data_stream().map(|piece| piece.map_err(|error| error.to_string())));
     let written = if let Ok(boundary) = multer::parse_boundary(kind) {
+        let body = form::bounded(body, boundary.clone());
         upload.form(path, multer::Multipart::new(body, boundary)).await?
     } else if kind.split(';').next().unwrap_or_default().trim() == "application/octet-stream" {
         let path = path.ok_or_else(|| Refused::bad("a plain upload needs the path in the query"))?;
@@ -126,7 +128,7 @@ impl Upload<'_> {
 }
 
 fn malformed(error: multer::Error) -> Refused {
-    Refused::bad(format!("malformed form: {error}"))
+    Refused::bad(format!("malformed form: {}", form::reason(&error)))
 }
 
 #[derive(Clone, Copy)]

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::house::{House, PORT, text};
 use super::wire::Answer;
-use super::{Probe, each, held, lost, refused};
+use super::{Probe, each, held, hung_up, lost, refused};
 
 /// The ways to the program's port, by every door. `{}` is the sandbox.
 const WAYS: [&str; 3] =
@@ -33,7 +33,7 @@ fn hears_none(what: &str, answer: std::io::Result<Answer>, secrets: &[&str]) -> 
             }
         }
         Ok(answer) => held(format!("{what}: {}", answer.status)),
-        Err(error) => held(format!("{what}: hung up ({error})")),
+        Err(error) => hung_up(what, &error),
     }
 }
 
@@ -127,7 +127,7 @@ fn reaching_the_program() -> Vec<Probe> {
                     match house.send("GET", &path, &[], "") {
                         Ok(answer) if answer.text().contains("\"scope\"") => lost(format!("{up}: keys are listed")),
                         Ok(answer) => held(format!("{up}: {}", answer.status)),
-                        Err(error) => held(format!("{up}: hung up ({error})")),
+                        Err(error) => hung_up(up, &error),
                     }
                 }))
             },
@@ -148,7 +148,7 @@ fn sets_none(what: &str, answer: std::io::Result<Answer>) -> Outcome {
                 None => held(format!("{what}: {}, no such cookie", answer.status)),
             }
         }
-        Err(error) => held(format!("{what}: hung up ({error})")),
+        Err(error) => hung_up(what, &error),
     }
 }
 
@@ -226,7 +226,7 @@ fn cookies() -> Vec<Probe> {
                         }
                         _ => held(format!("{path}: {}", answer.status)),
                     },
-                    Err(error) => held(format!("{path}: hung up ({error})")),
+                    Err(error) => hung_up(path, &error),
                 }
             }))
         }),
@@ -484,7 +484,7 @@ fn files() -> Vec<Probe> {
                             lost(format!("{path} is the server's database"))
                         }
                         Ok(answer) => held(format!("{path}: {}", answer.status)),
-                        Err(error) => held(format!("{path}: hung up ({error})")),
+                        Err(error) => hung_up(&path, &error),
                     }
                 }))
             },

@@ -17,6 +17,8 @@ mod routes;
 mod tenants;
 mod wire;
 
+use std::io;
+
 use cove_probe::{Finding, Outcome, Verdict};
 use cove_sys::signal::Signals;
 use serde_json::Value;
@@ -24,7 +26,7 @@ use serde_json::Value;
 use self::house::House;
 use self::wire::Answer;
 use super::{Group, Told, interrupted};
-use crate::complaint::Complaint;
+use crate::complaint::{Complaint, doing};
 use crate::measure::own_server::OwnServer;
 
 /// One attempt.
@@ -79,6 +81,11 @@ pub fn has(name: &str) -> bool {
     families().iter().any(|family| family.probes.iter().any(|probe| probe.name == name))
 }
 
+/// The names, with what each would mean if it did not hold.
+pub fn names() -> Vec<(String, String)> {
+    families().into_iter().flat_map(|family| family.probes).map(|probe| (probe.name, probe.meaning)).collect()
+}
+
 /// What was found, and whether everything could be removed afterwards: the one does not depend on the other.
 pub type Attacked = (Vec<Group>, Result<(), Complaint>);
 
@@ -88,7 +95,7 @@ pub fn attack(names: &[String], signals: &Signals) -> Result<Attacked, Complaint
         .enable_all()
         .build()
         .map_err(|error| Complaint::failed(format!("start a runtime: {error}")))?;
-    let server = runtime.block_on(OwnServer::start(&std::env::current_exe()?))?;
+    let server = runtime.block_on(OwnServer::start(&crate::place::program()?))?;
     let told = attack_server(&server, names, signals);
     let removed = runtime.block_on(server.finish());
     match (told, removed) {
@@ -122,7 +129,7 @@ fn try_all(house: &House, names: &[String], signals: &Signals) -> Result<Vec<Gro
     for Family { title, remedy, probes } in families() {
         let mut told = Vec::new();
         for probe in probes.into_iter().filter(|probe| names.is_empty() || names.contains(&probe.name)) {
-            if signals.next()?.is_some() {
+            if signals.next().map_err(doing("take signals"))?.is_some() {
                 return Err(interrupted());
             }
             let (verdict, detail) = (probe.run)(house);
@@ -142,11 +149,23 @@ fn lost(detail: impl Into<String>) -> Outcome {
 }
 
 /// Held when the server said no, or hung up without a word.
-fn refused(what: &str, answer: std::io::Result<Answer>) -> Outcome {
+fn refused(what: &str, answer: io::Result<Answer>) -> Outcome {
     match answer {
         Ok(answer) if (400..500).contains(&answer.status) => held(format!("{what}: {}", answer.status)),
         Ok(answer) => lost(format!("{what}: {} {}", answer.status, answer.beginning())),
-        Err(error) => held(format!("{what}: hung up ({error})")),
+        Err(error) => hung_up(what, &error),
+    }
+}
+
+/// A connection that is closed without a word is a no as well. One on which nothing comes in time is none: what was asked
+/// for may have been done. And a server that is gone has refused nothing.
+fn hung_up(what: &str, error: &io::Error) -> Outcome {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            lost(format!("{what}: no answer within {} s", wire::PATIENCE.as_secs()))
+        }
+        io::ErrorKind::ConnectionRefused => lost(format!("{what}: the server does not listen any more")),
+        _ => held(format!("{what}: hung up ({error})")),
     }
 }
 
@@ -164,5 +183,42 @@ fn each(outcomes: impl IntoIterator<Item = Outcome>) -> Outcome {
         0 => (Verdict::NotApplicable, "nothing of the kind to try".into()),
         1 => held(last),
         _ => held(format!("{count} attempts refused, the last: {last}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// What becomes of one request to a server that does this with its connection.
+    fn asked(server: impl FnOnce(std::net::TcpStream) + Send + 'static) -> Verdict {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let serving = std::thread::spawn(move || server(listener.accept().unwrap().0));
+        let verdict = refused("a request", wire::once(&address, b"GET / HTTP/1.1\r\n\r\n")).0;
+        serving.join().unwrap();
+        verdict
+    }
+
+    #[test]
+    fn a_server_that_closes_has_refused_and_one_that_is_silent_or_gone_has_not() {
+        let heard = |stream: &std::net::TcpStream| {
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            while reader.read_line(&mut String::new()).unwrap() > 2 {}
+        };
+        assert_eq!(asked(move |stream| heard(&stream)), Verdict::Held);
+        // Longer than anybody waits.
+        let silent = |stream: std::net::TcpStream| while !has_left(&stream) {};
+        assert_eq!(asked(silent), Verdict::NotHeld);
+        let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        assert_eq!(refused("a request", wire::once(&gone, b"GET / HTTP/1.1\r\n\r\n")).0, Verdict::NotHeld);
+    }
+
+    /// Waits until the client has closed its side.
+    fn has_left(mut stream: &std::net::TcpStream) -> bool {
+        matches!(std::io::Read::read(&mut stream, &mut [0; 1024]), Ok(0) | Err(_))
     }
 }

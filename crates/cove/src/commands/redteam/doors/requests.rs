@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::house::House;
 use super::wire::{self, overheard};
-use super::{Probe, each, held, lost, refused};
+use super::{Probe, each, held, hung_up, lost, refused};
 
 /// A refusal that takes longer has been work.
 const QUICK: Duration = Duration::from_secs(2);
@@ -27,7 +27,7 @@ fn hides_nothing(house: &House, what: &str, request: &str) -> Outcome {
                 several => lost(format!("{what}: {}", several.join(", "))),
             }
         }
-        Err(error) => held(format!("{what}: hung up ({error})")),
+        Err(error) => hung_up(what, &error),
     }
 }
 
@@ -151,7 +151,7 @@ fn hosts() -> Vec<Probe> {
                 match house.send("GET", "/healthz", &[(name, "/api/sandboxes")], "") {
                     Ok(answer) if answer.text().trim() == "ok" => held(format!("{name} is not heard")),
                     Ok(answer) => lost(format!("{name}: {}", answer.beginning())),
-                    Err(error) => held(format!("{name}: hung up ({error})")),
+                    Err(error) => hung_up(name, &error),
                 }
             }))
         }),
@@ -194,7 +194,7 @@ fn hosts() -> Vec<Probe> {
                             lost(format!("OPTIONS {path} allows credentials of any page"))
                         }
                         Ok(answer) => held(format!("OPTIONS {path}: {}, no credentials", answer.status)),
-                        Err(error) => held(format!("OPTIONS {path}: hung up ({error})")),
+                        Err(error) => hung_up(&format!("OPTIONS {path}"), &error),
                     }
                 });
                 each(apis.into_iter().chain(preflights))
@@ -207,7 +207,7 @@ fn hosts() -> Vec<Probe> {
                     lost("credentials of any page are allowed")
                 }
                 Ok(answer) => held(format!("OPTIONS /files: {}, no credentials", answer.status)),
-                Err(error) => held(format!("hung up ({error})")),
+                Err(error) => hung_up("OPTIONS /files", &error),
             }
         }),
     ]

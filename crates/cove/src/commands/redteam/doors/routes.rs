@@ -9,7 +9,7 @@ use cove_probe::{Outcome, Verdict};
 
 use super::house::House;
 use super::wire::{self, Line};
-use super::{Probe, held, lost};
+use super::{Probe, held, hung_up, lost};
 
 /// A door, as probes name it, and the way to it.
 const DOORS: [(&str, At); 7] = [
@@ -59,12 +59,15 @@ impl Walked {
                 let who = WHO.iter().position(|(_, who)| *who == attempt.who).unwrap_or_default();
                 let count = counts.entry((door, who, attempt.spelling == Spelling::Other)).or_default();
                 count.made += 1;
+                let what = format!("{} {}", attempt.method, attempt.path);
                 match line.ask(&request(house, things, attempt)) {
-                    Ok(answer) if !attempt.is_refused_by(answer.status) => {
-                        count.lost.push(format!("{} {}: {}", attempt.method, attempt.path, answer.status));
+                    Ok(answer) if attempt.is_refused_by(answer.status) => {}
+                    Ok(answer) => count.lost.push(format!("{what}: {}", answer.status)),
+                    Err(error) => {
+                        if let (Verdict::NotHeld, detail) = hung_up(&what, &error) {
+                            count.lost.push(detail);
+                        }
                     }
-                    // A connection that is closed without a word is a no as well.
-                    Ok(_) | Err(_) => {}
                 }
             }
             // Once awake it tells nothing of the doors that follow.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::house::{House, PORT};
 use super::wire::{Open, written};
-use super::{Probe, each, held, lost, refused};
+use super::{Probe, each, held, hung_up, lost, refused};
 
 /// A stream must end this soon after its right.
 const SOON: Duration = Duration::from_secs(3);
@@ -28,7 +28,7 @@ fn shows_nothing(house: &House, path: &str) -> Outcome {
                 None => held(format!("GET {path}: {} and nothing of another's", answer.status)),
             }
         }
-        Err(error) => held(format!("GET {path}: hung up ({error})")),
+        Err(error) => hung_up(&format!("GET {path}"), &error),
     }
 }
 
