@@ -10,7 +10,7 @@ import tempfile
 import pytest
 from house import House
 from images import Image, Layer, busybox, file, tar
-from registries import DAEMONS, Lying, Registry
+from registries import DAEMONS, Grasping, Lying, Registry
 from server import wait_for
 
 # A stage that takes too long is told to end: daemons and mounts go with it.
@@ -44,6 +44,13 @@ def private_registry(place):
 @pytest.fixture(scope="session")
 def liar():
     one = Lying()
+    yield one
+    one.end()
+
+
+@pytest.fixture
+def grasping():
+    one = Grasping()
     yield one
     one.end()
 

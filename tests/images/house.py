@@ -88,6 +88,29 @@ class House(Server):
         assert ended["state"] == "ready", ended
         return ended
 
+    def start_push(self, name, image, key=None, **rest):
+        """Begins one; gives its path."""
+        status, told = self.ask("POST", f"/api/templates/{name}/push", key or self.key, {"image": image, **rest})
+        assert status == 202, (status, told)
+        return f"/api/pushes/{told['id']}"
+
+    def push(self, name, image, expect="done", key=None, **rest):
+        """A push to its end; gives it."""
+        push = self.start_push(name, image, key, **rest)
+        ended = self.pushed(push, key=key)
+        assert ended["state"] == expect, (ended, self.said()[-3000:])
+        return ended
+
+    def pushed(self, push, seconds=120, key=None):
+        """The push when it has ended."""
+        def ended():
+            self.check_alive()
+            status, told = self.ask("GET", push, key or self.key)
+            assert status == 200, (status, told)
+            return told if told["state"] != "pushing" else None
+
+        return wait_for(ended, seconds, f"the end of {push}")
+
     def create(self, template, key=None, **rest):
         status, told = self.ask("POST", "/api/sandboxes", key or self.key, {"template": template, **rest})
         assert status == 201, (template, status, told)
@@ -150,7 +173,7 @@ class House(Server):
         return {
             "layers": self.rows("SELECT id, state FROM layers WHERE state <> 'ready'"),
             "work": self.rows("SELECT layer, user_id FROM layer_uses WHERE user_kind = 'work'"),
-            "jobs": self.rows("SELECT kind, subject, state, error FROM jobs WHERE state IN ('queued', 'running') AND kind LIKE 'build%'"),
+            "jobs": self.rows("SELECT kind, subject, state, error FROM jobs WHERE state IN ('queued', 'running') AND (kind LIKE 'build%' OR kind LIKE 'image%')"),
             # One that waits to be started is given up after an hour.
             "builds": self.rows("SELECT id, state FROM builds WHERE state = 'building'"),
             "sandboxes": self.rows("SELECT id, state FROM sandboxes WHERE pool LIKE 'build/%' AND state <> 'destroyed'"),

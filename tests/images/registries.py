@@ -1,4 +1,4 @@
-"""Registries: a real one, one that breaks off, and one that lies."""
+"""Registries: a real one, one that breaks off, one that lies, and one that takes whatever is pushed."""
 
 import base64
 import http.client
@@ -61,6 +61,12 @@ class Registry:
             kind = {"Content-Type": "application/octet-stream"}
             assert self.asked("PUT", f"{place}{joint}digest={blob}", data, **kind)[0] == 201, blob
         return self.tag(name, tag, image.manifest, MANIFEST)
+
+    def uploads(self):
+        """How many blobs were sent to it so far."""
+        self.log.flush()
+        said = pathlib.Path(self.log.name).read_text()
+        return sum("PUT" in line and "/blobs/uploads/" in line and "response completed" in line for line in said.splitlines())
 
     def tag(self, name, tag, document, kind):
         status, _ = self.asked("PUT", f"/v2/{name}/manifests/{tag}", document, **{"Content-Type": kind})
@@ -181,6 +187,39 @@ class Liar(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "GET" and said:
             self.wfile.write(said)
+
+
+class Grasping(Listener):
+    """A stranger's registry that takes what is pushed and keeps nothing. `instead` has other answers, by method and a part of the path."""
+
+    def __init__(self):
+        self.instead, self.asked = {}, []
+        super().__init__(Grasper)
+
+
+class Grasper(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def tell(self, status, **headers):
+        self.send_response(status)
+        for name, value in {"Content-Length": "0", **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+
+    def do_GET(self):
+        self.server.asked.append((self.command, self.path, dict(self.headers)))
+        self.rfile.read(int(self.headers["Content-Length"] or 0))
+        for (method, part), answer in self.server.instead.items():
+            if self.command == method and part in self.path:
+                return answer(self)
+        if self.command == "POST":
+            return self.tell(202, Location="/v2/x/blobs/uploads/1")
+        self.tell({"GET": 200, "HEAD": 404}.get(self.command, 201))
+
+    do_HEAD = do_POST = do_PUT = do_PATCH = do_GET
 
 
 def endless(handler):

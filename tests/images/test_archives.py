@@ -6,7 +6,7 @@ import tarfile
 
 import pytest
 from conftest import run
-from images import Image, Layer, busybox, file, folder, layout, tar, zstd
+from images import Image, Layer, busybox, file, folder, layout, symlink, tar, zstd
 from server import wait_for
 
 DOCKERFILE = """FROM made:1
@@ -126,7 +126,18 @@ def test_a_directory_that_the_image_lacks_is_made(house):
     """As container runtimes do: tools that write images without running anything in them rely on it."""
     settings = {"Env": ["PATH=/bin"], "WorkingDir": "/srv/not/there", "User": "ada"}
     house.take("elsewhere", Image(Layer(tar(*busybox())), run=settings).layout())
-    assert house.shown("elsewhere", "pwd") == "/srv/not/there\n"
+    assert house.shown("elsewhere", "pwd; stat -c '%u %a' . ..") == "/srv/not/there\n0 755\n0 755\n"
+    # What is built on it starts there, too.
+    house.build("on-elsewhere", {"dockerfile": "FROM elsewhere\nUSER root\nRUN pwd > where\n"})
+    assert house.shown("on-elsewhere", "cat /srv/not/there/where; stat -c '%u %a' .") == "/srv/not/there\n0 755\n"
+    # It is made where the image's own links lead, and never further.
+    leads = {"Env": ["PATH=/bin"], "WorkingDir": "/srv/out/not/there"}
+    house.take("leads", Image(Layer(tar(*busybox(), symlink("srv/out", "../../../home"))), run=leads).layout())
+    assert house.shown("leads", "pwd -P") == "/home/not/there\n"
+    # Where it cannot be made, whoever starts something there is told.
+    blocked = {"Env": ["PATH=/bin"], "WorkingDir": "/etc/passwd/here"}
+    house.take("blocked", Image(Layer(tar(*busybox())), run=blocked).layout())
+    assert "/etc/passwd/here" in house.refused("on-blocked", {"dockerfile": "FROM blocked\nRUN pwd\n"})
 
 
 def test_a_user_that_the_image_lacks_is_named(house):

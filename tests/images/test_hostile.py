@@ -8,6 +8,7 @@ import tarfile
 import time
 
 import pytest
+from house import House
 from images import CONFIG, INDEX, LAYER, MANIFEST, Image, Layer, attribute, busybox, digest, encoded, file, folder, folders, hard_link, index, layout, other, symlink, tar, zstd
 from registries import endless
 from server import wait_for
@@ -118,6 +119,29 @@ def test_what_only_looks_dangerous_stays_inside(house, outside):
     shown = house.shown("odd-looking", "cat /srv/absolute /srv/over /srv/link-to-link /home/through; readlink /srv/link; ls /srv")
     assert shown == f"insidereplaced the linkreplaced it, tooin home{outside}/file\nabsolute\nelsewhere\nlink\nlink-to-link\nover\npipe\n", shown
     assert (outside / "file").read_text() == "untouched"
+
+
+def without_etc(*entries):
+    """A system whose /etc is something else."""
+    return Image(Layer(tar(*(entry for entry in busybox() if not entry[0].name.startswith("etc")), *entries)), run={"Env": ["PATH=/bin"]}).layout()
+
+
+def test_a_system_folder_that_is_a_link_is_made_where_it_leads(house, outside):
+    for number, target in enumerate(["/nowhere", "not/there", "/srv/../conf", "../../../conf", str(outside)]):
+        house.take(f"linked-{number}", without_etc(symlink("etc", target)))
+        assert house.shown(f"linked-{number}", "cat /etc/hosts; readlink /etc").endswith(f"{target}\n")
+    assert [path.name for path in outside.iterdir()] == ["file"]
+
+
+def test_an_image_that_no_sandbox_can_be_made_of_is_refused(house):
+    wrong = [file("etc", b"a file"), symlink("etc", "etc"), symlink("etc", "bin/busybox"), file("etc/hosts/full", b"x"), symlink("etc", "a/" * 400)]
+    for number, entry in enumerate(wrong):
+        house.take(f"unfit-{number}", without_etc(entry))
+        before = house.files()["uppers"]
+        status, told = house.ask("POST", "/api/sandboxes", house.key, {"template": f"unfit-{number}"})
+        assert status == 400 and "/etc" in str(told), (number, status, told)
+        assert "/etc" in house.refused(f"on-unfit-{number}", {"dockerfile": f"FROM unfit-{number}\nRUN true\n"})
+        wait_for(lambda: house.files()["uppers"] == before, 10, "nothing of it on the disk")
 
 
 def test_whiteouts_through_links_remove_nothing_outside(house, outside):
@@ -410,14 +434,38 @@ def test_knowing_what_an_image_is_called_is_not_having_it(house, private_registr
     assert stolen == ["error"] * 3, "a stranger has the image"
 
 
-def test_archives_are_not_kept_when_they_were_read(house):
-    def kept():
-        return sum(len(files) for _, _, files in os.walk(house.data / "archive/build-files"))
+def archives(house):
+    """How many there are, on the disk and as rows that count for the organisation."""
+    (rows,) = house.rows("SELECT COUNT(*) FROM build_files")[0]
+    return rows, sum(len(files) for _, _, files in os.walk(house.data / "archive/build-files"))
 
-    before = kept()
+
+def test_archives_are_not_kept_when_they_were_read(house):
+    before = archives(house)
     house.take("read", tar(*busybox(), file("srv/read", b"x")))
     refusal(house, image(file("../x", b"x")))
-    wait_for(lambda: kept() == before, 10, f"{kept() - before} archives that nobody can name to be gone")
+    wait_for(lambda: archives(house) == before, 10, "archives that nobody can name to be gone")
+
+
+def test_archives_go_with_a_build_that_is_cancelled_or_that_its_server_did_not_survive(place):
+    """Builds have one turn here: the second waits, and has read nothing of its archive yet."""
+    house = House(place / "spent", "[builds]\nat_once = 1\n")
+    try:
+        before = archives(house)
+        long = Image(as_layer(many_entries(400_000))).layout()
+        (_, first), (_, second) = house.import_archive("first", long), house.import_archive("second", long)
+        assert archives(house)[0] == before[0] + 2
+        for build in (second, first):
+            assert house.ask("POST", f"{build}/cancel", house.key)[1]["state"] == "cancelled"
+        wait_for(lambda: archives(house) == before, 10, "both archives to be gone")
+        # Taken up again, it finds its archive, which then goes.
+        _, third = house.import_archive("third", tar(*busybox()))
+        house.kill()
+        house.start()
+        assert house.end_of(third)["state"] == "ready"
+        wait_for(lambda: archives(house) == before, 50, "what the next server read to be gone")
+    finally:
+        house.leave()
 
 
 FILES = {

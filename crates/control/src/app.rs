@@ -22,12 +22,14 @@ use crate::image::outlet::Places;
 use crate::image::registries::Registries;
 use crate::image::turn::Turns as LayerTurns;
 use crate::interpreter::Interpreter;
+use crate::job::at_work::AtWork;
 use crate::key::Organisation;
 use crate::key::cache::KeyCache;
 use crate::ledger::Ledger;
 use crate::lock::Locks;
 use crate::pool::Pools;
 use crate::provider::{Provider, VolumeId};
+use crate::push::Pushes;
 use crate::rate::Rates;
 use crate::right::Rights;
 use crate::right::budget::Budget;
@@ -41,6 +43,10 @@ use crate::{Error, identity, random};
 
 /// How long changes under way may take once there are no more requests. The next server finishes what takes longer.
 const LAST_WORK: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// The pauses between tries of what must be written: they double from the first to the longest.
+const INSIST_FIRST: std::time::Duration = std::time::Duration::from_millis(200);
+const INSIST_MOST: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// The organisation of the first key.
 pub const FIRST_ORGANISATION: &str = "default";
@@ -95,12 +101,16 @@ struct Parts {
     said: Said,
     /// Changes of sandboxes that were interrupted.
     unfinished: Unfinished,
+    /// Jobs that this server does at this moment.
+    at_work: AtWork,
     /// Warm pools: sandboxes made ahead.
     pools: Pools,
     /// Requests under way: what is made ahead waits for a pause.
     traffic: Traffic,
     /// Builds of templates under way on this server.
     builds: Builds,
+    /// Images on their way to registries.
+    pushes: Pushes,
     /// Who is at the files of a layer on this server.
     layer_turns: LayerTurns,
     /// Exports that somebody reads.
@@ -167,9 +177,11 @@ impl App {
             history: History::default(),
             said: Said::default(),
             unfinished: Unfinished::default(),
+            at_work: AtWork::default(),
             pools: Pools::default(),
             traffic: Traffic::default(),
             builds: Builds::new(&config.builds, Arc::new(Registries::new(&config)?)),
+            pushes: Pushes::new(&config.builds),
             layer_turns: LayerTurns::default(),
             exports: Places::default(),
             sessions: Live::default(),
@@ -329,12 +341,20 @@ impl App {
         &self.0.unfinished
     }
 
+    pub(crate) fn at_work(&self) -> &AtWork {
+        &self.0.at_work
+    }
+
     pub(crate) fn pools(&self) -> &Pools {
         &self.0.pools
     }
 
     pub fn builds(&self) -> &Builds {
         &self.0.builds
+    }
+
+    pub(crate) fn pushes(&self) -> &Pushes {
+        &self.0.pushes
     }
 
     pub(crate) fn layer_turns(&self) -> &LayerTurns {
@@ -390,20 +410,37 @@ impl App {
         &self.0.tasks
     }
 
-    /// Writes what must not be left out as often as it takes, while the disk is full or the database is away. Ends with the
-    /// server: its next start settles what is left.
-    pub(crate) async fn insist<F>(&self, what: &str, write: impl Fn() -> F)
+    /// Writes what must not be left out as often as it takes, while the disk is full or the database is away. Fails where
+    /// trying again changes nothing, and with the server: its next start settles what is left.
+    pub(crate) async fn insist<F>(&self, what: &str, write: impl Fn() -> F) -> Result<(), Error>
     where
         F: Future<Output = Result<(), Error>>,
     {
         let mut pause = INSIST_FIRST;
-        while let Err(error) = write().await {
+        loop {
+            let error = match write().await {
+                Err(error) if error.is_of_the_database() => error,
+                written => return written,
+            };
             tracing::warn!(%error, detail = error.detail(), "{what}; trying again");
             tokio::select! {
-                () = self.ending().cancelled() => return,
+                () = self.ending().cancelled() => return Err(error),
                 () = tokio::time::sleep(pause) => pause = (2 * pause).min(INSIST_MOST),
             }
         }
+    }
+
+    /// The same in the background, for those who do not wait for it.
+    pub(crate) fn insist_behind<F>(&self, what: &'static str, write: impl Fn(App) -> F + Send + Sync + 'static)
+    where
+        F: Future<Output = Result<(), Error>> + Send + 'static,
+    {
+        let app = self.clone();
+        self.tasks().spawn(async move {
+            if let Err(error) = app.insist(what, || write(app.clone())).await {
+                tracing::error!(%error, detail = error.detail(), "{what}; given up");
+            }
+        });
     }
 
     /// Runs to its end even when the caller no longer waits.

@@ -45,6 +45,7 @@ pub async fn run(
     app.say_alive().await?;
     let jobs = app.take_up_jobs().await?;
     app.take_up_builds().await?;
+    app.take_up_pushes().await?;
     let reconciled = app.reconcile().await?;
     tracing::info!(
         sandboxes = reconciled.sandboxes,

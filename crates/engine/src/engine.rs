@@ -245,8 +245,11 @@ impl Engine {
     /// was born with and reaches nobody; one that was born without has no way to get one.
     pub fn set_network(&self, id: &SandboxId, network: &Network) -> Result<(), Error> {
         let mut spec = self.house.spec(id)?;
+        if self.house.running(id).is_err() {
+            spec.network = network.clone();
+            return self.house.records.write_spec(&spec);
+        }
         spec.network = match (&spec.network, network) {
-            _ if self.house.running(id).is_err() => network.clone(),
             (Network::None, Network::None) => Network::None,
             (Network::Full(_), Network::Full(egress)) => {
                 self.house.proxy()?.update(id, egress)?;
@@ -263,7 +266,7 @@ impl Engine {
                 ));
             }
         };
-        self.house.records.write_spec(&spec)
+        self.house.records.rewrite_spec(&spec)
     }
 
     /// What this process may ask of the kernel.

@@ -128,7 +128,13 @@ impl Records {
         let directory = self.directory(&spec.id);
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
         made.map_err(Error::file("make", &directory))?;
-        replace(&directory.join(SPEC), spec)
+        replace(&directory.join(SPEC), spec, Reach::Disk)
+    }
+
+    /// The same while the sandbox runs, without waiting for the disk: the record has to outlive this process. A power failure
+    /// ends the sandbox, and its next life has an order of its own.
+    pub fn rewrite_spec(&self, spec: &Spec) -> Result<(), Error> {
+        replace(&self.directory(&spec.id).join(SPEC), spec, Reach::Kernel)
     }
 
     /// A directory for a sandbox of tomorrow.
@@ -282,13 +288,24 @@ pub fn text<T: Serialize>(value: &T, path: &Path) -> Result<Vec<u8>, Error> {
     serde_json::to_vec(value).map_err(|error| Error::Invalid(format!("{}: {error}", path.display())))
 }
 
-fn replace<T: Serialize>(path: &Path, value: &T) -> Result<(), Error> {
+/// How far a write has come when it returns.
+#[derive(PartialEq)]
+enum Reach {
+    /// It outlives this process.
+    Kernel,
+    /// It outlives a power failure.
+    Disk,
+}
+
+fn replace<T: Serialize>(path: &Path, value: &T, reach: Reach) -> Result<(), Error> {
     let draft = path.with_extension("new");
     let text = text(value, path)?;
     let mut file = fs::File::create(&draft).map_err(Error::file("make", &draft))?;
     file.write_all(&text).map_err(Error::file("write", &draft))?;
-    // The old one is whole on the disk: the new one has to be too before it takes its place.
-    file.sync_data().map_err(Error::file("write out", &draft))?;
+    if reach == Reach::Disk {
+        // The old one is whole on the disk: the new one has to be too before it takes its place.
+        file.sync_data().map_err(Error::file("write out", &draft))?;
+    }
     fs::rename(&draft, path).map_err(Error::file("name", path))
 }
 

@@ -5,7 +5,9 @@
 //! with the rights of the sandbox, not of the host. [`enter`] runs in the sandbox's mount namespace, which belongs to the host:
 //! not even all capabilities inside the sandbox allow to mount or unmount there.
 
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -27,6 +29,10 @@ use crate::stills;
 
 /// Directories that the engine mounts on or fills. An image may lack them, or have something else of that name.
 const MOUNT_POINTS: [&str; 3] = ["proc", "dev", "sys"];
+/// Links that are followed on the way to a directory that is made; as many as the kernel follows.
+const LINKS: usize = 40;
+/// Directories above one that is made: each is open meanwhile.
+const DEEPEST: usize = 256;
 /// Where programs put what they need for a moment.
 const TEMPORARY: &str = "tmp";
 
@@ -80,6 +86,12 @@ pub fn assemble(launch: &Launch, passed: &Incoming) -> Result<Vec<OwnedFd>, Refu
         make_overlay(overlay, passed, storage, first)
     });
     let overlays = overlays.collect::<Result<Vec<_>, _>>()?;
+    furnish(launch, &overlays).map_err(Refused::among_files)?;
+    Ok(overlays)
+}
+
+/// Makes what is mounted on, and writes the files that name the sandbox, whatever an image has in their places.
+fn furnish(launch: &Launch, overlays: &[OwnedFd]) -> Result<(), Refused> {
     let root = overlays.first().ok_or_else(|| Refused::new("find the root overlay", Errno::INVAL))?;
     for name in MOUNT_POINTS {
         make_plain_directory(root.as_fd(), name)?;
@@ -93,14 +105,14 @@ pub fn assemble(launch: &Launch, passed: &Incoming) -> Result<Vec<OwnedFd>, Refu
     }
     for mount in &launch.mounts {
         // In the overlay that covers the place, which the mount will lie on.
-        let covering = launch.overlays.iter().zip(&overlays).rev().find_map(|(overlay, made)| {
+        let covering = launch.overlays.iter().zip(overlays).rev().find_map(|(overlay, made)| {
             let rest = mount.target.strip_prefix(overlay.target.as_str())?;
             (overlay.target.is_empty() || rest.starts_with('/')).then_some((made, rest.trim_start_matches('/')))
         });
         let (overlay, rest) = covering.ok_or_else(|| Refused::new("find the root overlay", Errno::INVAL))?;
         make_mount_point(overlay.as_fd(), rest, mount.kind)?;
     }
-    Ok(overlays)
+    Ok(())
 }
 
 /// Replaces a file whatever was there, a symlink too.
@@ -143,35 +155,61 @@ fn make_mount_point(root: BorrowedFd<'_>, target: &str, kind: AttachKind) -> Res
     }
 }
 
-/// Makes the directories of a path that are missing. Links on the way are followed inside the root, as a program in the
-/// sandbox would.
+/// Makes the directories of a path that are missing, name by name. Links on the way are followed inside the root, as for a
+/// program in the sandbox; where one leads to nothing, what it leads to is made.
 fn make_directories(root: BorrowedFd<'_>, target: &str) -> Result<(), Refused> {
     let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     if target.is_empty() || open_inside(root, target, directory, Mode::empty()).is_ok() {
         return Ok(());
     }
-    let mut parent = root.try_clone_to_owned().step("open the sandbox's root")?;
-    let mut path = String::new();
-    for name in target.split('/').filter(|name| !name.is_empty()) {
-        if !path.is_empty() {
-            path.push('/');
+    let refused = |errno| Refused::new(format!("make directory /{target}"), errno);
+    // The kernel follows no link here, and none leads above the root.
+    let open =
+        |parent: &OwnedFd, name: &OsStr| rustix::fs::openat(parent, name, directory | OFlags::NOFOLLOW, Mode::empty());
+    let mut ahead = names_of(target.as_bytes());
+    // The directories from the root to where it is.
+    let mut way = vec![root.try_clone_to_owned().step("open the sandbox's root")?];
+    let mut links = 0;
+    while let Some(name) = ahead.pop() {
+        if name == ".." {
+            way.truncate((way.len() - 1).max(1));
+            continue;
         }
-        path.push_str(name);
-        parent = match open_inside(root, &path, directory, Mode::empty()) {
+        let Some(here) = way.last() else { return Err(refused(Errno::NOENT)) };
+        if way.len() > DEEPEST {
+            return Err(refused(Errno::NAMETOOLONG));
+        }
+        let next = match open(here, &name) {
             Ok(next) => next,
-            Err(_) => {
-                match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755)) {
-                    Ok(()) | Err(Errno::EXIST) => {}
-                    Err(errno) => return Err(Refused::new(format!("make directory /{target}"), errno)),
-                }
-                open_inside(root, &path, directory, Mode::empty()).map_err(|refused| Refused {
-                    step: format!("open /{path}, which must be a directory"),
-                    ..refused
-                })?
+            Err(Errno::NOENT) => {
+                rustix::fs::mkdirat(here, &*name, Mode::from_raw_mode(0o755)).map_err(refused)?;
+                open(here, &name).map_err(refused)?
             }
+            // open(2): so it answers for a link, too.
+            Err(Errno::NOTDIR | Errno::LOOP) => {
+                // EINVAL: it is no link.
+                let link = rustix::fs::readlinkat(here, &*name, Vec::new()).map_err(|_| refused(Errno::NOTDIR))?;
+                links += 1;
+                if links > LINKS {
+                    return Err(refused(Errno::LOOP));
+                }
+                if link.as_bytes().starts_with(b"/") {
+                    way.truncate(1);
+                }
+                ahead.extend(names_of(link.as_bytes()));
+                continue;
+            }
+            Err(errno) => return Err(refused(errno)),
         };
+        way.push(next);
     }
     Ok(())
+}
+
+/// The names of a path, the first one last.
+fn names_of(path: &[u8]) -> Vec<OsString> {
+    let names = path.split(|byte| *byte == b'/').rev().filter(|name| !matches!(*name, b"" | b"."));
+    names.map(|name| OsStr::from_bytes(name).to_owned()).collect()
 }
 
 /// A directory of the root itself, and no link: what is mounted on it must lie there. Anything else of that name goes.
@@ -321,7 +359,8 @@ pub fn enter(launch: &Launch, passed: &Incoming, overlays: &[OwnedFd], privilege
     }
     // Before /proc and /dev: a link in an image could lead there, and what is mounted through it is covered by them.
     for extra in &launch.mounts {
-        let place = open_inside(root.as_fd(), &extra.target, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let place = open_inside(root.as_fd(), &extra.target, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+            .map_err(Refused::among_files)?;
         attach_at(passed.get(extra.mount)?, place.as_fd(), &extra.target)?;
     }
     mount_devices(launch, root.as_fd(), devices.as_fd())?;

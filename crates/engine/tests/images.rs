@@ -120,6 +120,44 @@ fn what_an_image_has_in_place_of_a_mount_point_does_not_lead_anywhere() {
 }
 
 #[test]
+fn a_directory_of_the_system_may_be_a_link_wherever_it_leads() {
+    let house = House::open();
+    let outside = tempfile::tempdir().unwrap();
+    // Nothing is there yet; by way of another link; upwards out of the root; a place that the host has, too.
+    let leads =
+        ["/conf", "conf/deep/er", "/missing/../conf", "usr/etc", "../../../..", outside.path().to_str().unwrap()];
+    for target in leads {
+        let layer = image(&house, |root| {
+            symlink(target, root.join("etc")).unwrap();
+            symlink("/new/usr", root.join("usr")).unwrap();
+        });
+        let id = house.engine.launch(&spec(&house, layer)).unwrap().id;
+        assert_eq!(house.output(&id, "cat /etc/hostname; readlink /etc"), format!("house\n{target}"));
+        house.engine.destroy(&id).unwrap();
+    }
+    assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0, "a link led to the host");
+    house.assert_empty();
+}
+
+#[test]
+fn an_image_that_no_sandbox_can_be_made_of_is_refused_by_the_place_that_is_wrong() {
+    let house = House::open();
+    let wrong: [fn(&Path); 5] = [
+        |root| fs::write(root.join("etc"), "a file").unwrap(),
+        |root| symlink("etc", root.join("etc")).unwrap(),
+        |root| symlink("bin/busybox", root.join("etc")).unwrap(),
+        |root| symlink("a/".repeat(300), root.join("etc")).unwrap(),
+        |root| fs::create_dir_all(root.join("etc/hostname/full")).unwrap(),
+    ];
+    for (number, fill) in wrong.into_iter().enumerate() {
+        let error = house.engine.launch(&spec(&house, image(&house, fill))).unwrap_err();
+        assert!(matches!(error, cove_engine::Error::Invalid(_)), "{number}: {error:?}");
+        assert!(error.to_string().contains("/etc"), "{number}: {error}");
+    }
+    house.assert_empty();
+}
+
+#[test]
 fn users_are_the_images_own_and_a_folder_belongs_to_the_one_that_is_named() {
     let house = House::open();
     let folder = tempfile::tempdir().unwrap();

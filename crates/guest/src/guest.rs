@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
+use std::fs::DirBuilder;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -33,11 +35,12 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// Makes the default working folder, as container runtimes do: tools that write an image without running anything in it
+    /// Makes the default working folder, root's, as container runtimes do: tools that write an image without running anything in it
     /// rely on that. Where it cannot be made, a process that starts there says so.
     pub fn make_default_cwd(&self) {
         if let Some(path) = self.default_cwd.as_deref().filter(|path| path.starts_with('/')) {
-            let _ = std::fs::create_dir_all(path);
+            // The guest's own mask is empty: without a mode the folder would be everybody's to write.
+            let _ = DirBuilder::new().recursive(true).mode(0o755).create(path);
         }
     }
 }

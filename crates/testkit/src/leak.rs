@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Ends of processes and removals in the background may take this long after the last command has returned.
-const SETTLE: Duration = Duration::from_secs(10);
+const SETTLE: Duration = Duration::from_secs(30);
 
 /// Checks on drop; a test that leaves something fails, unless it failed already.
 pub struct LeakCheck {

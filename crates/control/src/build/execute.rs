@@ -94,6 +94,7 @@ impl App {
             let failure =
                 Failure { step: None, message: "the server ended in the middle of it, again and again".into() };
             self.conclude_build(id, State::Error, Some(failure)).await?;
+            self.builds().remove(id);
             return Ok(());
         }
         let place = self.builds().place(id);
@@ -105,14 +106,11 @@ impl App {
             }
             () = self.ending().cancelled() => return Err(Error::exhausted("the server ends")),
         };
-        let (request, organisation) = (self.store().build_request(id).await?, build.organisation.clone());
+        let request = self.store().build_request(id).await?;
         let done = Box::pin(self.try_build(build, request.as_ref(), &place)).await;
-        if done.as_ref().is_err_and(is_passing) {
-            return done;
-        }
-        self.builds().remove(id);
-        if let Some(Request { recipe: Recipe::Archive { hash, once: true, .. }, .. }) = &request {
-            self.forget_build_file(&organisation, hash).await?;
+        // What fails is done again, with the secrets that are in memory alone.
+        if done.is_ok() {
+            self.builds().remove(id);
         }
         done
     }
@@ -170,9 +168,13 @@ impl App {
                 }
                 let message = log.cover(&sentence(&error));
                 log.say(Level::Error, step.as_deref(), &message);
-                log.flush().await?;
-                self.conclude_build(&id, State::Error, Some(Failure { step, message })).await?;
-                Ok(())
+                let failure = Failure { step, message };
+                // Kept until it is written: on a disk that is full it cannot be, and the build is not done again for that.
+                self.insist("note of a build's end", || async {
+                    log.flush().await?;
+                    self.conclude_build(&id, State::Error, Some(failure.clone())).await.map(drop)
+                })
+                .await
             }
         }
     }
@@ -222,7 +224,7 @@ impl Executor<'_> {
     }
 
     async fn make(&self, work: &Work) -> Result<Progress, Stopped> {
-        if let Recipe::Archive { hash, name, .. } = &self.request.recipe {
+        if let Recipe::Archive { hash, name } = &self.request.recipe {
             let pulled = self.app.take_archive(work, self.build, hash, name.as_deref()).await;
             let pulled = pulled.map_err(Stopped::at("base"))?;
             let layer = self.app.store().layer(pulled.layer).await.map_err(Stopped::at("base"))?;
@@ -275,7 +277,10 @@ impl Executor<'_> {
                 Box::pin(open).await.map_err(at())?
             }
         };
-        let proved = self.become_ready(&workshop, &made.context, start, ready).await;
+        let proved = match make_working_folder(&workshop, &made.context).await {
+            Ok(()) => self.become_ready(&workshop, &made.context, start, ready).await,
+            Err(error) => Err(refused(start.or(ready).unwrap_or_default(), made.context.user(), error)),
+        };
         let closed = workshop.close().await;
         proved.map_err(at())?;
         closed.map_err(at())
@@ -438,6 +443,7 @@ impl Executor<'_> {
                     if record.is_built_in() {
                         self.app.publish(&record, &build).await;
                     }
+                    self.app.forget_files_of_build(&build.id).await;
                     self.app.forget_old_builds(&build.organisation).await;
                     return Ok(());
                 }
@@ -924,6 +930,9 @@ impl StageLine<'_> {
                 (command, line.clone())
             }
         };
+        if run.cwd.is_none() {
+            make_working_folder(workshop, context).await.map_err(|error| refused(&told, &user, error))?;
+        }
         let mut env = context.env.clone();
         env.extend(context.arguments.clone());
         env.extend(run.env.clone());
@@ -950,6 +959,15 @@ impl StageLine<'_> {
         }
         let exit = exit.map_err(|error| refused(&told, &user, error))?;
         if exit.status() == 0 { Ok(()) } else { Err(failed(&told, exit)) }
+    }
+}
+
+/// The folder that commands of a build start in may be one that its image only names: then it is made, root's, as
+/// container runtimes do.
+async fn make_working_folder(workshop: &Workshop, context: &Context) -> Result<(), Error> {
+    match context.cwd.as_deref().filter(|path| path.starts_with('/')) {
+        Some(path) => people::make_directory(workshop, path).await.map(drop),
+        None => Ok(()),
     }
 }
 

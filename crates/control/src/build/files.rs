@@ -2,6 +2,9 @@
 //!
 //! Whoever sends one names it by a hash of its own choice, so an archive belongs to one organisation and is looked at
 //! as anything else that comes from outside. It is in the object store under that name as a whole or not at all.
+//!
+//! One that is sent with the request for its build has a name that nobody knows. It goes with the end of the build, and
+//! after an hour where no build was begun: until then it counts as storage of the organisation, which cannot remove it.
 
 use futures::TryStreamExt as _;
 use object_store::ObjectStoreExt as _;
@@ -15,7 +18,8 @@ use super::request::check_hash;
 use crate::{App, Caller, Error, Scope};
 
 const CHUNK: usize = 256 << 10;
-/// An archive that no build has used for this long makes room for another, where there is none.
+/// An archive that no build has used for this long makes room for another, where there is none. One that was sent for a
+/// build that was never begun is removed in any case.
 const IDLE_MS: i64 = 3600 * 1000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +33,15 @@ impl BuildFile {
     fn key(&self) -> Key {
         key(&self.organisation, &self.hash)
     }
+}
+
+/// Who may use an archive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Meant {
+    /// Every build of the organisation, under the name that it was sent by.
+    ForAny,
+    /// The build that is begun with it, and no other.
+    ForOne,
 }
 
 fn key(organisation: &str, hash: &str) -> Key {
@@ -55,7 +68,27 @@ impl App {
         &self,
         caller: &Caller,
         hash: &str,
+        from: impl AsyncRead + Send + Unpin,
+    ) -> Result<BuildFile, Error> {
+        self.receive_build_file(caller, hash, from, Meant::ForAny).await
+    }
+
+    /// Keeps an archive until the build has ended that is begun with it.
+    pub async fn put_archive_of_one_build(
+        &self,
+        caller: &Caller,
+        hash: &str,
+        from: impl AsyncRead + Send + Unpin,
+    ) -> Result<BuildFile, Error> {
+        self.receive_build_file(caller, hash, from, Meant::ForOne).await
+    }
+
+    async fn receive_build_file(
+        &self,
+        caller: &Caller,
+        hash: &str,
         mut from: impl AsyncRead + Send + Unpin,
+        meant: Meant,
     ) -> Result<BuildFile, Error> {
         caller.require(Scope::Write)?;
         check_hash(hash)?;
@@ -108,7 +141,7 @@ impl App {
         }
         writer.shutdown().await.map_err(|error| trouble("write", error))?;
         let file = BuildFile { organisation: caller.organisation.clone(), hash: hash.to_owned(), bytes };
-        self.store().put_build_file(&file, self.now().as_millisecond()).await?;
+        self.store().put_build_file(&file, meant, self.now().as_millisecond()).await?;
         Ok(file)
     }
 
@@ -147,6 +180,26 @@ impl App {
     pub(crate) async fn forget_build_file(&self, organisation: &str, hash: &str) -> Result<(), Error> {
         let file = BuildFile { organisation: organisation.to_owned(), hash: hash.to_owned(), bytes: 0 };
         self.remove_build_files(vec![file], i64::MAX).await
+    }
+
+    /// Removes the archive that was sent for a build which has ended.
+    pub(super) async fn forget_files_of_build(&self, build: &str) {
+        let forget = async {
+            let files = self.store().files_of_build(build).await?;
+            self.remove_build_files(files, i64::MAX).await
+        };
+        // The next sweep finds it.
+        if let Err(error) = forget.await {
+            tracing::warn!(build, %error, detail = error.detail(), "remove the archive of a build that has ended");
+        }
+    }
+
+    /// Archives that were sent for one build, which has ended or was never begun: what a crash leaves, and a caller that
+    /// goes away in the middle.
+    pub(crate) async fn remove_spent_build_files(&self) -> Result<(), Error> {
+        let begun = self.now().as_millisecond().saturating_sub(IDLE_MS);
+        let files = self.store().spent_build_files(begun).await?;
+        self.remove_build_files(files, i64::MAX).await
     }
 
     /// Archives that nobody has used since a time.

@@ -175,7 +175,7 @@ impl App {
         .await
     }
 
-    /// After a restart: builds that were begun and have no job, because the server died before it was queued.
+    /// Builds that were begun and have no job, because the server died before it was queued, or could not write it.
     pub(crate) async fn take_up_builds(&self) -> Result<(), Error> {
         for build in self.store().unfinished_builds(Unfinished::OfServer(self.server())).await? {
             // What captures a sandbox has no request, and ends with its server.
@@ -237,6 +237,7 @@ impl App {
             let event = record.map(|record| self.template_event(&record, Some(&build), EventKind::TemplateFailed));
             let beside = Beside { audit: None, event: event.as_ref() };
             if self.store().update_build(&mut build, beside).await? == Written::Done {
+                self.forget_files_of_build(&build.id).await;
                 self.forget_old_builds(&build.organisation).await;
                 return Ok(build);
             }

@@ -34,7 +34,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use self::cache::Step;
-pub use self::files::BuildFile;
+pub use self::files::{BuildFile, Meant};
+pub(crate) use self::log::Log;
 pub use self::log::{Level, LogEntry};
 pub use self::manage::{BUILD_JOB, Status};
 pub use self::request::{Act, Base, Confidential, Credentials, Habits, NewStep, Recipe, Request, SecretMount};

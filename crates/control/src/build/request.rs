@@ -66,9 +66,6 @@ pub enum Recipe {
     Archive {
         hash: String,
         name: Option<String>,
-        /// It was sent for this build alone, under a name that nobody knows: it goes when the build has ended.
-        #[serde(default)]
-        once: bool,
     },
     Steps {
         base: Base,
@@ -247,7 +244,7 @@ impl Request {
         }
         match &self.recipe {
             Recipe::Image { reference } => check_line("image", reference),
-            Recipe::Archive { hash, name, .. } => {
+            Recipe::Archive { hash, name } => {
                 check_hash(hash)?;
                 name.as_deref().map_or(Ok(()), |name| check_line("name", name))
             }

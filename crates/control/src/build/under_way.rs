@@ -4,22 +4,21 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, RwLock};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::cache::Flights;
 use super::request::Confidential;
 use crate::config;
 use crate::image::Source;
+use crate::shares::{Share, Shares};
 
 /// One part of [`App`](crate::App).
 pub struct Builds {
     under_way: Mutex<HashMap<String, Arc<UnderWay>>>,
     flights: Flights,
-    turns: Arc<Semaphore>,
-    /// Turns of each organisation.
-    shares: Mutex<HashMap<String, Arc<Semaphore>>>,
-    per_organisation: usize,
+    /// Turns to build.
+    shares: Shares,
     /// Bytes of archives that each organisation is sending now.
     arriving: Mutex<HashMap<String, u64>>,
     source: RwLock<Arc<dyn Source>>,
@@ -73,20 +72,12 @@ impl Drop for Arrival<'_> {
     }
 }
 
-/// A turn to build: one of the server's, and one of the organisation's.
-pub struct Turn {
-    _organisation: OwnedSemaphorePermit,
-    _server: OwnedSemaphorePermit,
-}
-
 impl Builds {
     pub fn new(settings: &config::Builds, source: Arc<dyn Source>) -> Builds {
         Builds {
             under_way: Mutex::default(),
             flights: Flights::default(),
-            turns: Arc::new(Semaphore::new(settings.at_once as usize)),
-            shares: Mutex::default(),
-            per_organisation: settings.per_organisation as usize,
+            shares: Shares::new(settings.at_once as usize, settings.per_organisation as usize),
             arriving: Mutex::default(),
             source: RwLock::new(source),
             adopted: Mutex::default(),
@@ -106,17 +97,9 @@ impl Builds {
         &self.flights
     }
 
-    /// Waits for a turn. The organisation's comes first: those who wait for their own keep nobody else waiting.
-    pub(super) async fn turn(&self, organisation: &str) -> Turn {
-        let share = {
-            let mut shares = self.shares.lock().expect("no panic while held");
-            shares.retain(|_, share| Arc::strong_count(share) > 1 || share.available_permits() < self.per_organisation);
-            let new = || Arc::new(Semaphore::new(self.per_organisation));
-            Arc::clone(shares.entry(organisation.to_owned()).or_insert_with(new))
-        };
-        let organisation = share.acquire_owned().await.expect("never closed");
-        let server = Arc::clone(&self.turns).acquire_owned().await.expect("never closed");
-        Turn { _organisation: organisation, _server: server }
+    /// Waits for a turn.
+    pub(super) async fn turn(&self, organisation: &str) -> Share {
+        self.shares.take(organisation).await
     }
 
     /// An archive that an organisation begins to send.

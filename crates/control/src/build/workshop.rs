@@ -187,9 +187,12 @@ impl Workshop {
 }
 
 async fn destroy(app: &App, sandbox: &Sandbox) -> Result<(), Error> {
-    let cause = Cause::new(Code::Requested, "its build has ended", app.now());
-    app.change_state(&sandbox.id, Event::Destroy, cause).await?;
+    app.change_state(&sandbox.id, Event::Destroy, ended(app)).await?;
     Ok(())
+}
+
+fn ended(app: &App) -> Cause {
+    Cause::new(Code::Requested, "its build has ended", app.now())
 }
 
 impl Drop for Workshop {
@@ -200,7 +203,8 @@ impl Drop for Workshop {
         let (app, sandbox) = (self.app.clone(), self.sandbox.clone());
         self.app.tasks().spawn(async move {
             if let Err(error) = destroy(&app, &sandbox).await {
-                tracing::warn!(sandbox = %sandbox.id, %error, detail = error.detail(), "remove a build's sandbox");
+                tracing::warn!(sandbox = %sandbox.id, %error, detail = error.detail(), "remove a build's sandbox, will be tried again");
+                app.unfinished().unwanted(&sandbox.id, ended(&app));
             }
         });
     }

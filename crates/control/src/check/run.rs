@@ -63,7 +63,10 @@ impl App {
         };
         part.progress = live.progress();
         part.report = Some(report);
-        self.store().note_job(&job.id, job.attempts, &part.to_json()?, Lasting::Synced).await
+        let payload = part.to_json()?;
+        // A report may be an hour's work: it waits for a disk that is full, and is not made again.
+        let note = || self.store().note_job(&job.id, job.attempts, &payload, Lasting::Synced);
+        self.insist("note of a check's report", note).await
     }
 
     /// Nobody waits for it; the end is written for certain.

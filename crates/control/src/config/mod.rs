@@ -296,6 +296,8 @@ pub struct Builds {
     pub per_organisation: u32,
     /// How long a build may take.
     pub timeout_seconds: u64,
+    /// How long the unpacking of one image may take.
+    pub unpack_seconds: u64,
     /// Processors of the sandbox that its steps run in.
     pub cpus: f64,
     /// Bytes of its memory.
@@ -320,6 +322,7 @@ impl Default for Builds {
             at_once: 4,
             per_organisation: 2,
             timeout_seconds: 3600,
+            unpack_seconds: 1800,
             cpus: 2.0,
             memory: 2 << 30,
             disk: 10 << 30,
@@ -345,11 +348,19 @@ pub struct Images {
     pub aliases: String,
     /// Registries that may be talked to without TLS, beside those on this machine.
     pub insecure: String,
+    /// A file as `docker login` writes it: who pulls, and pushes for operators, where a request names nobody.
+    pub credentials: Option<PathBuf>,
 }
 
 impl Default for Images {
     fn default() -> Self {
-        Images { registry: "docker.io".into(), mirrors: String::new(), aliases: String::new(), insecure: String::new() }
+        Images {
+            registry: "docker.io".into(),
+            mirrors: String::new(),
+            aliases: String::new(),
+            insecure: String::new(),
+            credentials: None,
+        }
     }
 }
 
@@ -444,6 +455,7 @@ impl Config {
             quota: Quota { organisation_requests_per_second: Some(1), disk_bytes: Some(1), ..Quota::default() },
             tls: Tls { listen: text(), certificate: Some("c".into()), key: Some("k".into()) },
             builds: Builds { recipes: Some("r".into()), ..Builds::default() },
+            images: Images { credentials: Some("c".into()), ..Images::default() },
             archive: Archive { url: text(), endpoint: text(), region: text() },
             telemetry: Telemetry { endpoint: text(), ..Telemetry::default() },
             ..Config::default()

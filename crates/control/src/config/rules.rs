@@ -69,6 +69,9 @@ impl Config {
         if self.builds.at_once == 0 || self.builds.per_organisation == 0 {
             say("builds.at_once", "it and builds.per_organisation are at least 1".into());
         }
+        if self.builds.unpack_seconds == 0 {
+            say("builds.unpack_seconds", "at least 1".into());
+        }
         if let Err((key, message)) = crate::image::registries::names(&self.images) {
             say(key, message);
         }

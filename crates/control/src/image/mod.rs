@@ -6,7 +6,7 @@
 //!
 //! * [`pull`]: from a name to a layer, once however many ask
 //! * [`source`]: registries and archives, as far as the domain knows them; [`registries`]: by our own client
-//! * [`export`]: templates as images for others; [`outlet`]: their way to a reader, however slow
+//! * [`export`]: templates as images for others; [`outlet`]: their way to a reader, however slow; `push`: to a registry
 //! * [`work`]: layers that something under way needs; [`turn`]: who is at a layer's files
 
 pub mod export;

@@ -16,7 +16,7 @@
 
 use std::time::Duration;
 
-use super::source::{Found, Meant, Progress, SourceError};
+use super::source::{Found, Meant, Progress, SourceError, Tenths};
 use super::work::{Made, Work};
 use super::{Config, LayerKind, Pulled};
 use crate::build::Credentials;
@@ -141,13 +141,10 @@ impl App {
         found: &Found,
         say: &(dyn Fn(String) + Send + Sync),
     ) -> Result<(u64, LayerId), Error> {
-        let told = std::sync::Mutex::new(0);
+        let tenths = Tenths::default();
         let tell = |progress: Progress| {
-            let tenth = progress.fetched.saturating_mul(10).checked_div(progress.bytes.max(1)).unwrap_or(10);
-            let mut told = told.lock().expect("no panic while held");
-            if tenth > *told && tenth < 10 {
-                *told = tenth;
-                say(format!("pulled {} %", tenth * 10));
+            if let Some(percent) = tenths.next(progress) {
+                say(format!("pulled {percent} %"));
             }
         };
         let layers = self.provider(wanted.provider)?.layers();

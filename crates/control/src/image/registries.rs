@@ -3,6 +3,11 @@
 //! Tenants name registries, so every address is judged as if a tenant's webhook asked for it: private, link-local and
 //! metadata addresses are refused, except for hosts that the operator named as mirrors, registries or targets. What is
 //! fetched lies in the spool of the data directory until it is unpacked; its digests are compared before and while.
+//!
+//! * [`outward`]: images that are pushed; [`credentials`]: who the operator is at registries
+
+mod credentials;
+mod outward;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
@@ -11,18 +16,20 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use cove_image::archive::{self, Archive};
 use cove_image::config::Defaults;
 use cove_image::reference::{self, Alias, Names};
 use cove_image::registry::{self, Credentials as Password, Inspected, Options, Registry};
-use cove_image::unpack::{self, Limits, Tree};
+use cove_image::unpack::{self, Limit, Limits, Timed, Tree};
 use cove_image::{Digest, Platform, Reference, chain};
 use cove_policy::Target;
 use sha2::{Digest as _, Sha256};
 
-use super::source::{Config, Found, Meant, Progress, Room, Source, SourceError, Tell};
+use super::export::Packed;
+use super::source::{Config, Found, Meant, Outward, Progress, Room, Source, SourceError, Tell};
 use crate::build::Credentials;
 use crate::config;
 use crate::provider::LayerId;
@@ -46,13 +53,66 @@ pub struct Registries {
     /// Hosts that the operator named, each with its port; without one, every port of it. Not the host alone: on that of a
     /// mirror there are other programs, which were never meant for tenants.
     trusted: BTreeSet<Place>,
+    /// The same without mirrors.
+    trusted_outward: BTreeSet<Place>,
+    /// `host[:port][/prefix]`, as the operator wrote them.
+    mirrors: Vec<String>,
+    /// By host: as whom the server pulls where nobody is named, and pushes for operators.
+    credentials: BTreeMap<String, Password>,
     insecure: Vec<String>,
     /// Private targets that tenants may reach.
     open: Vec<Target>,
     spool: PathBuf,
-    /// Bytes of an image as it is fetched, and unpacked.
+    /// Bytes of an image as it is fetched.
     largest: u64,
-    unpacked: u64,
+    unpacking: Unpacking,
+}
+
+/// What bounds the unpacking of one image.
+#[derive(Debug, Clone, Copy)]
+struct Unpacking {
+    bytes: u64,
+    within: Duration,
+}
+
+impl Unpacking {
+    /// Its time begins now.
+    fn begin(self) -> Limits {
+        Limits { bytes: self.bytes, deadline: Instant::now().checked_add(self.within), ..Limits::default() }
+    }
+
+    fn took_too_long(self) -> String {
+        format!("the image was not unpacked within {} s, which is builds.unpack_seconds", self.within.as_secs())
+    }
+
+    /// Whose fault it is decides who reads the sentence.
+    fn failed(self, error: unpack::Error) -> io::Error {
+        let message = error.to_string();
+        match error {
+            unpack::Error::Full { errno, .. } => io::Error::new(io::Error::from(errno).kind(), message),
+            unpack::Error::Host { .. } => io::Error::other(message),
+            unpack::Error::Limit(Limit::Time) => io::Error::new(io::ErrorKind::InvalidData, self.took_too_long()),
+            _ => io::Error::new(io::ErrorKind::InvalidData, message),
+        }
+    }
+
+    /// The same of an archive that is read.
+    fn unreadable(self, error: archive::Error) -> SourceError {
+        match error {
+            archive::Error::Io(error) if is_late(&error) => SourceError::Invalid(self.took_too_long()),
+            archive::Error::Io(error) if error.kind() == io::ErrorKind::StorageFull => {
+                SourceError::Disk(error.to_string())
+            }
+            archive::Error::Io(_) => SourceError::Invalid(error.to_string()),
+            archive::Error::NotThere { .. } | archive::Error::Several(_) => SourceError::NotFound(error.to_string()),
+            error => SourceError::Invalid(error.to_string()),
+        }
+    }
+}
+
+/// Whether a read failed because its time was over.
+fn is_late(error: &io::Error) -> bool {
+    matches!(error.get_ref().and_then(|inner| inner.downcast_ref::<Limit>()), Some(Limit::Time))
 }
 
 /// The operator's lists, read. The error names the key.
@@ -92,6 +152,17 @@ fn pairs(list: &str) -> Result<Vec<(String, String)>, String> {
     entries.map(pair).collect()
 }
 
+/// What is done at a registry, and for whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum View {
+    /// Whoever pulls may use what the operator has configured.
+    Pulls,
+    /// A push of somebody who may use it.
+    Operators,
+    /// A push of anybody else.
+    Tenants,
+}
+
 /// A host, and a port of it.
 type Place = (String, Option<u16>);
 
@@ -115,23 +186,41 @@ impl Registries {
         let names = names(&config.images).map_err(|(key, message)| Error::invalid(key, message))?;
         let insecure = config.images.insecure.split(',').map(str::trim).filter(|host| !host.is_empty());
         let insecure: Vec<String> = insecure.map(ToOwned::to_owned).collect();
-        let registries = names.mirrors.values().flatten().chain([&names.default_registry]).map(|text| place(text));
-        let registries = registries.map(|(host, port)| (host, port.or(Some(USUAL_PORT))));
-        let trusted = registries.chain(insecure.iter().map(|text| place(text))).collect();
+        let usual = |(host, port): Place| (host, port.or(Some(USUAL_PORT)));
+        let own = [usual(place(&names.default_registry))].into_iter().chain(insecure.iter().map(|text| place(text)));
+        let trusted_outward: BTreeSet<Place> = own.collect();
+        let mirrors = names.mirrors.values().flatten().map(|text| usual(place(text)));
+        let trusted = mirrors.chain(trusted_outward.iter().cloned()).collect();
+        let mirrors = names.mirrors.values().flatten().filter(|mirror| *mirror != HUB_ENDPOINT);
+        let mirrors = mirrors.map(|mirror| mirror.to_lowercase()).collect();
+        let credentials = match &config.images.credentials {
+            Some(path) => credentials::read(path).map_err(|why| Error::invalid("images.credentials", why))?,
+            None => BTreeMap::new(),
+        };
         Ok(Registries {
             names,
             trusted,
+            trusted_outward,
+            mirrors,
+            credentials,
             insecure,
             open: config.private_targets.clone(),
             spool: config.data.join("spool"),
             largest: config.builds.image_bytes,
-            unpacked: config.builds.image_bytes.saturating_mul(4),
+            unpacking: Unpacking {
+                bytes: config.builds.image_bytes.saturating_mul(4),
+                within: Duration::from_secs(config.builds.unpack_seconds),
+            },
         })
     }
 
     /// One tenant's view: nothing of it is kept.
-    fn registry(&self, reference: &Reference, who: Option<&Credentials>) -> Registry {
-        let (open, trusted) = (self.open.clone(), self.trusted.clone());
+    fn registry(&self, reference: &Reference, who: Option<&Credentials>, view: View) -> Registry {
+        let trusted = match view {
+            View::Pulls => &self.trusted,
+            View::Operators | View::Tenants => &self.trusted_outward,
+        };
+        let (open, trusted) = (self.open.clone(), trusted.clone());
         let judge = move |name: &str, address: SocketAddr| -> Result<(), String> {
             let (host, _) = place(name);
             if trusted.contains(&(host.clone(), Some(address.port()))) || trusted.contains(&(host, None)) {
@@ -145,6 +234,9 @@ impl Registries {
         let mut options = Options::new(self.names.clone(), Arc::new(judge));
         options.insecure.clone_from(&self.insecure);
         options.largest = self.largest;
+        if view != View::Tenants {
+            options.credentials.clone_from(&self.credentials);
+        }
         if let Some(Credentials { username, password }) = who {
             let password = Password::Password { user: username.clone(), password: password.clone() };
             // Mirrors are the operator's: a tenant's password is for the registry that it named.
@@ -165,13 +257,9 @@ impl Registries {
         reference: &Reference,
         who: Option<&Credentials>,
     ) -> Result<(Registry, Inspected), SourceError> {
-        let registry = self.registry(reference, who);
+        let registry = self.registry(reference, who, View::Pulls);
         let inspected = registry.inspect(reference, &Platform::host()).await.map_err(refused)?;
         Ok((registry, inspected))
-    }
-
-    fn limits(&self) -> Limits {
-        Limits { bytes: self.unpacked, ..Limits::default() }
     }
 
     /// A directory of its own, gone when it is dropped.
@@ -216,7 +304,7 @@ impl Registries {
         let progress = |progress: registry::Progress| {
             let mut done = done.lock().expect("no panic while held");
             done.insert(progress.layer, progress.done);
-            tell(Progress { fetched: done.values().sum(), bytes });
+            tell(Progress { done: done.values().sum(), bytes });
         };
         registry.fetch(&inspected, 0..layers.len(), &folder.opened, progress).await.map_err(refused)?;
         Ok(Fetched { folder, layers })
@@ -230,13 +318,31 @@ struct Fetched {
 }
 
 impl Fetched {
-    /// Whether each unpacks to what the config says, and all to no more than `most` bytes. Blocking.
-    fn check(&self, mut most: u64, stop: &Stop) -> Result<(), SourceError> {
+    /// How its layers come onto a tree.
+    fn fill(self, unpacking: Unpacking) -> Fill {
+        let Fetched { folder, layers } = self;
+        Box::new(move |root: OwnedFd, stop: &Stop| {
+            let failed = |error| unpacking.failed(error);
+            let mut tree = Tree::new(root, unpacking.begin()).map_err(failed)?;
+            for layer in layers {
+                let file = registry::open_layer(&folder.opened, &layer.digest)?;
+                tree.apply(stop.before(file), Some(&layer.diff_id)).map_err(failed)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Whether each unpacks to what the config says, within what bounds the unpacking. Blocking.
+    fn check(&self, unpacking: Unpacking, stop: &Stop) -> Result<(), SourceError> {
+        let Limits { bytes: mut most, deadline, .. } = unpacking.begin();
         for layer in &self.layers {
-            let unreadable = |error: io::Error| SourceError::Invalid(format!("the layer {}: {error}", layer.digest));
+            let unreadable = |error: io::Error| match is_late(&error) {
+                true => SourceError::Invalid(unpacking.took_too_long()),
+                false => SourceError::Invalid(format!("the layer {}: {error}", layer.digest)),
+            };
             let file = registry::open_layer(&self.folder.opened, &layer.digest)
                 .map_err(|error| SourceError::Disk(format!("open a layer: {error}")))?;
-            let (found, bytes) = digest_of(stop.before(file), most).map_err(unreadable)?;
+            let (found, bytes) = digest_of(Timed::new(stop.before(file), deadline), most).map_err(unreadable)?;
             most = most.saturating_sub(bytes);
             if found != layer.diff_id {
                 let (layer, said) = (&layer.digest, &layer.diff_id);
@@ -272,37 +378,37 @@ impl Source for Registries {
     }
 
     async fn prove(&self, found: &Found, who: Option<&Credentials>, tell: Tell<'_>) -> Result<(), SourceError> {
-        let (fetched, most, stop) = (self.fetch_layers(found, who, tell).await?, self.unpacked, Stop::default());
+        let (fetched, unpacking) = (self.fetch_layers(found, who, tell).await?, self.unpacking);
+        let stop = Stop::default();
         let _waiting = stop.unless_waited_for();
-        let checked = tokio::task::spawn_blocking(move || fetched.check(most, &stop)).await;
+        let checked = tokio::task::spawn_blocking(move || fetched.check(unpacking, &stop)).await;
         checked.map_err(|error| SourceError::Disk(format!("compare layers: {error}")))?
     }
 
     async fn fetch(&self, found: &Found, who: Option<&Credentials>, tell: Tell<'_>) -> Result<Fill, SourceError> {
-        let Fetched { folder, layers } = self.fetch_layers(found, who, tell).await?;
-        let limits = self.limits();
-        Ok(Box::new(move |root: OwnedFd, stop: &Stop| {
-            let mut tree = Tree::new(root, limits).map_err(unpacked)?;
-            for layer in layers {
-                let file = registry::open_layer(&folder.opened, &layer.digest)?;
-                tree.apply(stop.before(file), Some(&layer.diff_id)).map_err(unpacked)?;
-            }
-            Ok(())
-        }))
+        Ok(self.fetch_layers(found, who, tell).await?.fill(self.unpacking))
     }
 
     async fn open(&self, path: &Path, name: Option<&str>, room: Room) -> Result<(Found, Fill), SourceError> {
         let (folder, stop) = (self.folder()?, Stop::default());
         let _waiting = stop.unless_waited_for();
-        let limits = Limits { bytes: self.unpacked.min(room.bytes), ..self.limits() };
+        let unpacking = Unpacking { bytes: self.unpacking.bytes.min(room.bytes), ..self.unpacking };
         let (path, name) = (path.to_owned(), name.map(ToOwned::to_owned));
         let go_on = move || match stop.is_asked_for() {
             true => Err(io::Error::other("nobody waits for it any more")),
             false => (room.check)().map_err(|full| io::Error::new(io::ErrorKind::StorageFull, full.to_string())),
         };
-        let read = move || read_archive(&path, name.as_deref(), folder, limits, &go_on);
+        let read = move || read_archive(&path, name.as_deref(), folder, unpacking, &go_on);
         let read = tokio::task::spawn_blocking(read).await;
         read.map_err(|error| SourceError::Disk(format!("read an archive: {error}")))?
+    }
+
+    fn target(&self, name: &str) -> Result<String, SourceError> {
+        Ok(self.outward(name)?.to_string())
+    }
+
+    async fn push(&self, packed: &Packed, to: Outward<'_>, tell: Tell<'_>) -> Result<String, SourceError> {
+        self.push_image(packed, to, tell).await
     }
 }
 
@@ -311,9 +417,11 @@ fn read_archive(
     path: &Path,
     name: Option<&str>,
     folder: Folder,
-    limits: Limits,
+    unpacking: Unpacking,
     go_on: &dyn Fn() -> io::Result<()>,
 ) -> Result<(Found, Fill), SourceError> {
+    let limits = unpacking.begin();
+    let unreadable = |error| unpacking.unreadable(error);
     let disk = |error: io::Error| SourceError::Disk(format!("read an archive: {error}"));
     let scratch = || File::options().read(true).write(true).create_new(true).open(folder.path.join("decoded"));
     let file = File::open(path).map_err(disk)?;
@@ -324,7 +432,14 @@ fn read_archive(
         diff_ids.push(match layer.diff_id {
             Some(digest) => digest,
             // A plain tar is named by what is in it.
-            None => digest_of(layer.open(), limits.bytes).map_err(disk)?.0,
+            None => {
+                let digest = digest_of(Timed::new(layer.open(), limits.deadline), limits.bytes);
+                let failed = |error: io::Error| match is_late(&error) {
+                    true => SourceError::Invalid(unpacking.took_too_long()),
+                    false => disk(error),
+                };
+                digest.map_err(failed)?.0
+            }
         });
     }
     let layer = tree(&diff_ids);
@@ -339,9 +454,10 @@ fn read_archive(
     let fill: Fill = Box::new(move |root: OwnedFd, stop: &Stop| {
         // Its files are needed until here.
         let _folder = folder;
-        let mut tree = Tree::new(root, limits).map_err(unpacked)?;
+        let failed = |error| unpacking.failed(error);
+        let mut tree = Tree::new(root, unpacking.begin()).map_err(failed)?;
         for (layer, diff_id) in image.layers.iter().zip(&diff_ids) {
-            tree.apply(stop.before(layer.open()), Some(diff_id)).map_err(unpacked)?;
+            tree.apply(stop.before(layer.open()), Some(diff_id)).map_err(failed)?;
         }
         Ok(())
     });
@@ -396,25 +512,6 @@ fn refused(error: registry::Error) -> SourceError {
         E::Answer { .. } => SourceError::Refused(message),
         E::Content { .. } | E::TooLarge { .. } | E::Manifest { .. } | E::Config { .. } => SourceError::Invalid(message),
         E::Disk(_) => SourceError::Disk(message),
-    }
-}
-
-fn unreadable(error: archive::Error) -> SourceError {
-    match error {
-        archive::Error::Io(error) if error.kind() == io::ErrorKind::StorageFull => SourceError::Disk(error.to_string()),
-        archive::Error::Io(_) => SourceError::Invalid(error.to_string()),
-        archive::Error::NotThere { .. } | archive::Error::Several(_) => SourceError::NotFound(error.to_string()),
-        error => SourceError::Invalid(error.to_string()),
-    }
-}
-
-/// Whose fault it is decides who reads the sentence.
-fn unpacked(error: unpack::Error) -> io::Error {
-    let message = error.to_string();
-    match error {
-        unpack::Error::Full { errno, .. } => io::Error::new(io::Error::from(errno).kind(), message),
-        unpack::Error::Host { .. } => io::Error::other(message),
-        _ => io::Error::new(io::ErrorKind::InvalidData, message),
     }
 }
 
@@ -478,18 +575,71 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let bytes = b"a layer as it was sent";
         let digest = Digest::of(bytes);
-        let checked = |diff_id: Digest, most: u64| {
+        let checked = |diff_id: Digest, unpacking: Unpacking| {
             let path = folder.path().join(random::hex(8));
             std::fs::create_dir(&path).unwrap();
             std::fs::write(path.join(digest.hex()), bytes).unwrap();
             let opened = File::open(&path).unwrap().into();
             let layers = vec![registry::Layer { digest, bytes: bytes.len() as u64, diff_id }];
-            Fetched { folder: Folder { path, opened }, layers }.check(most, &Stop::default())
+            Fetched { folder: Folder { path, opened }, layers }.check(unpacking, &Stop::default())
         };
-        checked(digest, 1 << 20).unwrap();
-        assert!(matches!(checked(Digest::of(b"another"), 1 << 20), Err(SourceError::Invalid(_))));
-        assert!(matches!(checked(digest, 3), Err(SourceError::Invalid(_))), "more than is allowed");
+        let usual = Unpacking { bytes: 1 << 20, within: Duration::from_secs(600) };
+        checked(digest, usual).unwrap();
+        assert!(matches!(checked(Digest::of(b"another"), usual), Err(SourceError::Invalid(_))));
+        let small = Unpacking { bytes: 3, ..usual };
+        assert!(matches!(checked(digest, small), Err(SourceError::Invalid(_))), "more than is allowed");
+        let late = checked(digest, Unpacking { within: Duration::ZERO, ..usual }).unwrap_err();
+        assert!(matches!(&late, SourceError::Invalid(why) if why.contains("builds.unpack_seconds")), "{late:?}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
+    }
+
+    /// The layers of an image with one file.
+    fn fetched(folder: &Path) -> Fetched {
+        let mut builder = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_size(5);
+        header.set_mode(0o644);
+        builder.append_data(&mut header, "hello", &b"hello"[..]).unwrap();
+        let bytes = builder.into_inner().unwrap();
+        let digest = Digest::of(&bytes);
+        let path = folder.join("spooled");
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join(digest.hex()), &bytes).unwrap();
+        let opened = File::open(&path).unwrap().into();
+        let layers = vec![registry::Layer { digest, bytes: bytes.len() as u64, diff_id: digest }];
+        Fetched { folder: Folder { path, opened }, layers }
+    }
+
+    #[test]
+    fn an_image_that_takes_too_long_to_unpack_is_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("target");
+        std::fs::create_dir(&target).unwrap();
+        let filled = |within: Duration| {
+            let fill = fetched(folder.path()).fill(Unpacking { bytes: 1 << 20, within });
+            fill(File::open(&target).unwrap().into(), &Stop::default())
+        };
+        let late = filled(Duration::ZERO).unwrap_err();
+        assert_eq!(late.kind(), io::ErrorKind::InvalidData);
+        assert!(late.to_string().contains("builds.unpack_seconds"), "{late}");
+        assert!(!target.join("hello").exists() && !folder.path().join("spooled").exists(), "nothing is left");
+        filled(Duration::from_secs(600)).unwrap();
+        assert_eq!(std::fs::read_to_string(target.join("hello")).unwrap(), "hello");
+    }
+
+    #[tokio::test]
+    async fn an_archive_that_takes_too_long_to_read_is_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let builds = config::Builds { unpack_seconds: 0, ..config::Builds::default() };
+        let config = config::Config { data: folder.path().to_owned(), builds, ..config::Config::default() };
+        let all = Registries::new(&config).unwrap();
+        let path = folder.path().join("image.tar");
+        for bytes in [vec![0; 10_240], zstd::encode_all(&[0_u8; 10_240][..], 3).unwrap()] {
+            std::fs::write(&path, bytes).unwrap();
+            let late = all.open(&path, None, room(1 << 30)).await.err().expect("there is no time at all");
+            assert!(matches!(&late, SourceError::Invalid(why) if why.contains("builds.unpack_seconds")), "{late:?}");
+        }
+        assert_eq!(std::fs::read_dir(folder.path().join("spool")).unwrap().count(), 0, "nothing is left");
     }
 
     #[test]

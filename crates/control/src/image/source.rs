@@ -5,11 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
+use super::export::Packed;
 use crate::Error;
 use crate::build::Credentials;
 use crate::provider::LayerId;
@@ -52,11 +53,38 @@ pub enum Meant {
     Template(String),
 }
 
-/// How far a fetch has come.
+/// How far a fetch or a push has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    pub fetched: u64,
+    pub done: u64,
     pub bytes: u64,
+}
+
+/// Tells every tenth of a progress once, without the beginning and the end.
+#[derive(Default)]
+pub struct Tenths(Mutex<u64>);
+
+impl Tenths {
+    /// The percentage, where there is a new one to tell.
+    pub fn next(&self, progress: Progress) -> Option<u64> {
+        let tenth = progress.done.saturating_mul(10).checked_div(progress.bytes.max(1)).unwrap_or(10);
+        let mut told = self.0.lock().expect("no panic while held");
+        if tenth <= *told || tenth >= 10 {
+            return None;
+        }
+        *told = tenth;
+        Some(tenth * 10)
+    }
+}
+
+/// Where an image is pushed, and with which right.
+#[derive(Debug, Clone, Copy)]
+pub struct Outward<'a> {
+    /// As [`Source::target`] gave it.
+    pub target: &'a str,
+    pub who: Option<&'a Credentials>,
+    /// Where nobody is named: as those that the operator configured.
+    pub as_operator: bool,
 }
 
 /// What an archive may take when it is unpacked.
@@ -121,4 +149,23 @@ pub trait Source: Send + Sync {
     /// An image in a file: as `docker save` and OCI layouts have it, or the tar of a tree. Of several the one with this
     /// name.
     async fn open(&self, archive: &Path, name: Option<&str>, room: Room) -> Result<(Found, Fill), SourceError>;
+
+    /// The full name that an image may be pushed under. No registry is asked.
+    fn target(&self, name: &str) -> Result<String, SourceError>;
+
+    /// Sends an image to a registry. Returns the digest of its manifest.
+    async fn push(&self, packed: &Packed, to: Outward<'_>, tell: Tell<'_>) -> Result<String, SourceError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_tenth_is_told_once() {
+        let tenths = Tenths::default();
+        let told: Vec<u64> = (0..=1000).filter_map(|done| tenths.next(Progress { done, bytes: 1000 })).collect();
+        assert_eq!(told, [10, 20, 30, 40, 50, 60, 70, 80, 90]);
+        assert_eq!(Tenths::default().next(Progress { done: 0, bytes: 0 }), None);
+    }
 }

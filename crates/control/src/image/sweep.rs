@@ -40,6 +40,7 @@ impl App {
             self.store().remove_old_images(before).await?;
             self.remove_old_build_files(before).await?;
         }
+        self.remove_spent_build_files().await?;
         self.end_work_of_the_dead(now).await?;
         // Whoever was about to use it when it was last needed has its row by then.
         let kept = i64::try_from(settings.keep_unused_seconds).unwrap_or(i64::MAX).saturating_mul(1000);

@@ -146,9 +146,10 @@ impl Drop for Work {
         if self.ended {
             return;
         }
-        let (app, name) = (self.app.clone(), self.name.clone());
-        self.app.tasks().spawn(async move {
-            app.insist("end the hold on layers", || app.store().end_work(&name, app.now().as_millisecond())).await;
+        let name = self.name.clone();
+        self.app.insist_behind("end the hold on layers", move |app| {
+            let name = name.clone();
+            async move { app.store().end_work(&name, app.now().as_millisecond()).await }
         });
     }
 }
@@ -176,8 +177,12 @@ impl Drop for Draft {
         let (app, work, turn) = (self.app.clone(), std::mem::take(&mut self.work), self.turn.take());
         self.app.tasks().spawn(async move {
             let _turn = turn;
-            app.insist("give up a layer", || app.store().give_up_layer(layer, &work)).await;
-            if let Err(error) = app.remove_here(layer).await {
+            let given_up = app.insist("give up a layer", || app.store().give_up_layer(layer, &work)).await;
+            let removed = match given_up {
+                Ok(()) => app.remove_here(layer).await,
+                not => not,
+            };
+            if let Err(error) = removed {
                 tracing::warn!(%layer, %error, detail = error.detail(), "remove a layer; the next sweep does");
             }
         });

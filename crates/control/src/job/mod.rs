@@ -1,8 +1,10 @@
 //! Background work that outlives the server: a table, a lease, retries with growing pauses.
 //!
 //! A job is idempotent and named by its kind; `unique_key` keeps a second one from being queued while the first is not
-//! done. When a worker dies, its lease runs out and another worker takes the job.
+//! done. When a worker dies, its lease runs out and another worker takes the job. An outcome that cannot be written is
+//! kept, and written when the database takes it.
 
+pub mod at_work;
 pub mod run;
 
 use serde::{Deserialize, Serialize};

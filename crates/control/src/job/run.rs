@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use cove_protocol::SandboxId;
 
-use super::{DELIVERY, Line, NewJob};
+use super::at_work::Doing;
+use super::{DELIVERY, Job, Line, NewJob};
 use crate::build::BUILD_JOB;
 use crate::check::CHECK_JOB;
 use crate::provider::Ability;
+use crate::push::PUSH_JOB;
 use crate::sandbox::cause::{Cause, Code};
 use crate::sandbox::state::Event;
 use crate::sandbox::timers::{self, Expiry, IdleMeasure, Timer};
@@ -94,27 +96,36 @@ impl App {
     /// One round: turns due timers into jobs and does the due jobs.
     pub async fn work(&self) -> Result<(), Error> {
         self.queue_due_timers().await?;
-        for job in self.claim(Line::Upkeep, AT_ONCE).await? {
+        // Else what is done here would look as if its worker had gone.
+        if self.at_work().is_overdue(self.now().as_millisecond(), LEASE_MS / 2) {
+            self.renew_leases().await?;
+        }
+        for (doing, job) in self.claim(Line::Upkeep, AT_ONCE).await? {
             let app = self.clone();
-            self.tasks().spawn(async move { app.run_job(job).await });
+            self.tasks().spawn(async move {
+                app.run_job(job).await;
+                drop(doing);
+            });
         }
         let room = self.deliveries().available_permits().min(AT_ONCE);
-        for job in self.claim(Line::Deliveries, room).await? {
+        for (doing, job) in self.claim(Line::Deliveries, room).await? {
             let Ok(place) = Arc::clone(self.deliveries()).acquire_owned().await else { return Ok(()) };
             let app = self.clone();
             self.tasks().spawn(async move {
                 app.run_job(job).await;
-                drop(place);
+                drop((doing, place));
             });
         }
         Ok(())
     }
 
-    async fn claim(&self, line: Line, most: usize) -> Result<Vec<super::Job>, Error> {
+    async fn claim(&self, line: Line, most: usize) -> Result<Vec<(Doing, Job)>, Error> {
         if most == 0 {
             return Ok(Vec::new());
         }
-        self.store().claim_jobs(self.server(), line, self.now().as_millisecond(), LEASE_MS, most as u32).await
+        let now = self.now().as_millisecond();
+        let claimed = self.store().claim_jobs(self.server(), line, now, LEASE_MS, most as u32).await?;
+        Ok(claimed.into_iter().filter_map(|job| Some((self.at_work().begin(&job.id)?, job))).collect())
     }
 
     /// Takes the jobs that this server was doing when it died. Nobody else does them, so it does not wait for the
@@ -124,8 +135,12 @@ impl App {
         self.store().release_jobs(self.server(), now, "the server ended in the middle of it").await
     }
 
-    async fn renew_leases(&self) -> Result<(), Error> {
-        self.store().renew_leases(self.server(), self.now().as_millisecond() + LEASE_MS).await
+    /// What this server does stays its own. What it does not do, whatever the rows say, is somebody else's to take up.
+    pub async fn renew_leases(&self) -> Result<(), Error> {
+        let now = self.now().as_millisecond();
+        self.store().renew_leases(self.server(), &self.at_work().ids(), now + LEASE_MS).await?;
+        self.at_work().is_renewed(now);
+        Ok(())
     }
 
     pub async fn flush_activity(&self) -> Result<(), Error> {
@@ -147,6 +162,9 @@ impl App {
         self.forget_ended_sessions().await?;
         self.sweep_layers().await?;
         self.forget_waiting_builds().await?;
+        // A start that could not queue its job.
+        self.take_up_builds().await?;
+        self.take_up_pushes().await?;
         self.forget_captures(self.now().as_millisecond() - crate::snapshot::NEVER_FINISHED_MS).await?;
         self.prune_old_checkpoints().await?;
         self.forget_checkpoints().await?;
@@ -199,27 +217,36 @@ impl App {
         .await
     }
 
-    async fn run_job(&self, job: super::Job) {
+    async fn run_job(&self, job: Job) {
+        let (app, order) = (self.clone(), job.clone());
+        // A job that panics has failed like any other.
+        let outcome = self.detached(async move { app.do_job(&order).await }).await;
+        if let Err(error) = self.note_outcome(&job, outcome).await {
+            tracing::warn!(job = %job.id, kind = %job.kind, %error, detail = error.detail(), "the outcome of a job is not noted; it is done again");
+        }
+    }
+
+    /// Until this is written the job stays this server's, and nobody does it again.
+    async fn note_outcome(&self, job: &Job, outcome: Result<(), Error>) -> Result<(), Error> {
         let (store, attempts) = (self.store(), job.attempts);
-        let outcome = self.do_job(&job).await;
         let now = self.now().as_millisecond();
-        // A job whose outcome is not written stays this server's, and nobody does it again.
         let what = "note of a job's outcome";
         let Err(error) = outcome else {
             return self.insist(what, || store.finish_job(&job.id, attempts, now)).await;
         };
-        let reason = error.detail().map(ToOwned::to_owned).unwrap_or_else(|| error.to_string());
+        // No text of the store has a NUL.
+        let reason = error.detail().map(ToOwned::to_owned).unwrap_or_else(|| error.to_string()).replace('\0', "");
         if attempts >= ATTEMPTS && job.kind != DESTROY {
             tracing::error!(job = %job.id, kind = %job.kind, subject = %job.subject, reason, "job given up");
-            self.insist(what, || store.fail_job(&job.id, attempts, now, &reason)).await;
+            self.insist(what, || store.fail_job(&job.id, attempts, now, &reason)).await
         } else {
             tracing::warn!(job = %job.id, kind = %job.kind, subject = %job.subject, attempts, reason, "job will be tried again");
             let again = crate::clock::after(self.now(), 1u64 << attempts.clamp(0, 9)).as_millisecond();
-            self.insist(what, || store.retry_job(&job.id, attempts, again, &reason)).await;
+            self.insist(what, || store.retry_job(&job.id, attempts, again, &reason)).await
         }
     }
 
-    async fn do_job(&self, job: &super::Job) -> Result<(), Error> {
+    async fn do_job(&self, job: &Job) -> Result<(), Error> {
         let sandbox_id = || job.subject.parse::<SandboxId>().map_err(|_| Error::internal("job of no sandbox"));
         match job.kind.as_str() {
             "sandbox.timer" => self.timer_went_off(&sandbox_id()?).await,
@@ -235,6 +262,7 @@ impl App {
             DELIVERY => self.deliver_webhook(job).await,
             BUILD_JOB => Box::pin(self.run_build(&job.subject, job.attempts)).await,
             CHECK_JOB => Box::pin(self.run_check(job)).await,
+            PUSH_JOB => Box::pin(self.run_push(&job.subject, job.attempts)).await,
             other => Err(Error::internal(format!("no such job kind: {other}"))),
         }
     }

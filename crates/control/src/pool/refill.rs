@@ -151,7 +151,7 @@ impl App {
                 let id = member.id.clone();
                 let made = self.launch_new(member).await;
                 if made.as_ref().is_err_and(Error::is_of_the_database) {
-                    self.unfinished().untold(&id);
+                    self.nobody_knows(&id);
                 }
                 made
             }

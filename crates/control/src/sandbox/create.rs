@@ -194,7 +194,7 @@ impl App {
                 let made = self.launch_new(sandbox).await;
                 // With a key the same request gets it when the database answers again; else nobody ever would.
                 if new.idempotency_key.is_none() && made.as_ref().is_err_and(Error::is_of_the_database) {
-                    self.unfinished().untold(&id);
+                    self.nobody_knows(&id);
                     // Its row ends when the database answers again. Until then it does not run, however long that is.
                     if let Ok(provider) = self.provider(&provider)
                         && let Err(error) = provider.destroy(&handle).await

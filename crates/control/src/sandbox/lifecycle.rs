@@ -134,7 +134,8 @@ impl App {
         .await
     }
 
-    /// As [`App::change_state`], for those who hold the lock. A change that was left in the middle is finished first.
+    /// As [`App::change_state`], for those who hold the lock. A change that was left in the middle is finished first, and an
+    /// end that waits to be noted is noted.
     pub(crate) async fn change_locked(
         &self,
         id: &SandboxId,
@@ -153,6 +154,10 @@ impl App {
         asked: Option<&Entry>,
         durable: Durable,
     ) -> Result<Sandbox, Error> {
+        // A destroy is never refused, and takes the place of every other end.
+        if event != Event::Destroy {
+            self.note_departure(id).await?;
+        }
         match self.see_through(id, event, cause.clone(), asked, durable).await {
             Err(Error::Denied(denied)) if denied.state.is_in_transition() => {
                 self.finish_locked(id).await?;

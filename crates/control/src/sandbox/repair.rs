@@ -8,10 +8,13 @@
 //! Whoever changes a sandbox holds its lock from the first write to the last. So a row in transition whose lock is free
 //! has nobody at work on it. The loop finds it in the store; who asks for a change of it, or wants to reach into it, finishes it
 //! first instead of being refused. A sandbox that cannot be finished is tried again after growing pauses; a database that does not answer
-//! costs no pause, so that the first look after it is back does the work. An end that could not be noted is noted then too, and a
-//! sandbox that was made without anybody being told is removed.
+//! costs no pause, so that the first look after it is back does the work.
+//!
+//! Two things are in no row while they cannot be written: that a sandbox ended by itself, and that one is to be removed
+//! because nobody was told of it. They are kept here from the moment that they are known until they are written, and each
+//! look tries them again. Whoever changes a sandbox whose end waits to be noted notes it first.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -21,28 +24,38 @@ use super::Sandbox;
 use super::cause::{Cause, Code};
 use super::seal::Durable;
 use super::state::{self, Event};
-use crate::provider::Ended;
+use crate::provider::{Ended, Seen};
 use crate::{App, Error};
 
 /// How often the loop looks.
 pub(crate) const EVERY: Duration = Duration::from_secs(1);
 /// The longest pause between two attempts at one sandbox.
 const LONGEST: Duration = Duration::from_secs(60);
+/// How long a look waits for what it has begun. What takes longer goes on, and keeps no other sandbox waiting.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What could not be brought to its end yet.
 #[derive(Default)]
 pub struct Unfinished {
     attempts: Mutex<HashMap<SandboxId, Attempt>>,
-    /// Sandboxes that ended by themselves and whose end is not written.
-    departures: Mutex<HashMap<SandboxId, Ended>>,
-    /// Sandboxes that were made and of which nobody was told: nobody can ever use them.
-    untold: Mutex<HashSet<SandboxId>>,
+    /// Sandboxes that ended by themselves, until that is written.
+    departures: Mutex<HashMap<SandboxId, Departed>>,
+    /// Sandboxes that nobody can ever use, and why, until they are removed.
+    unwanted: Mutex<HashMap<SandboxId, Cause>>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Attempt {
     count: u32,
     again: Instant,
+}
+
+/// One end of a sandbox.
+#[derive(Debug, Clone, PartialEq)]
+struct Departed {
+    /// Tells it from the end of a later life.
+    at: Instant,
+    cause: Cause,
 }
 
 impl Unfinished {
@@ -64,35 +77,70 @@ impl Unfinished {
         attempts.retain(|id, _| left.iter().any(|sandbox| sandbox.id == *id));
     }
 
-    /// Notes an end to be written later.
-    pub(crate) fn departed(&self, id: &SandboxId, ended: &Ended) {
-        self.departures.lock().expect("no panic while held").insert(id.clone(), ended.clone());
+    /// Keeps an end until it is written.
+    fn departed(&self, id: &SandboxId, cause: Cause) {
+        let departed = Departed { at: Instant::now(), cause };
+        self.departures.lock().expect("no panic while held").insert(id.clone(), departed);
     }
 
-    /// Notes a sandbox to be removed when the database answers again.
-    pub(crate) fn untold(&self, id: &SandboxId) {
-        self.untold.lock().expect("no panic while held").insert(id.clone());
+    fn departure(&self, id: &SandboxId) -> Option<Departed> {
+        self.departures.lock().expect("no panic while held").get(id).cloned()
     }
 
-    fn departures(&self) -> Vec<(SandboxId, Ended)> {
-        self.departures.lock().expect("no panic while held").drain().collect()
+    /// Forgets an end that is written, and no other.
+    fn is_noted(&self, id: &SandboxId, noted: &Departed) {
+        let mut departures = self.departures.lock().expect("no panic while held");
+        if departures.get(id).is_some_and(|departed| departed == noted) {
+            departures.remove(id);
+        }
+    }
+
+    fn departures(&self) -> Vec<SandboxId> {
+        self.departures.lock().expect("no panic while held").keys().cloned().collect()
+    }
+
+    /// Keeps a sandbox that is to be removed when the database answers again.
+    pub(crate) fn unwanted(&self, id: &SandboxId, cause: Cause) {
+        self.unwanted.lock().expect("no panic while held").insert(id.clone(), cause);
+    }
+
+    fn is_removed(&self, id: &SandboxId) {
+        self.unwanted.lock().expect("no panic while held").remove(id);
+    }
+
+    fn all_unwanted(&self) -> Vec<(SandboxId, Cause)> {
+        let unwanted = self.unwanted.lock().expect("no panic while held");
+        unwanted.iter().map(|(id, cause)| (id.clone(), cause.clone())).collect()
     }
 }
 
 impl App {
-    /// One look at everything of this server that was left in the middle.
+    /// One look at everything of this server that was left in the middle. Whoever goes away during it loses nothing.
     pub async fn finish_changes(&self) -> Result<(), Error> {
-        for (id, ended) in self.unfinished().departures() {
-            self.departed(&id, &ended).await;
+        let mut begun = Vec::new();
+        for id in self.unfinished().departures() {
+            // Held: whoever is at work on it notes it first, or the next look does.
+            let Some(lock) = self.locks().try_lock(&id) else { continue };
+            let app = self.clone();
+            begun.push(self.tasks().spawn(async move {
+                let _lock = lock;
+                app.try_to_note_departure(&id).await;
+            }));
         }
-        let untold: Vec<SandboxId> = self.unfinished().untold.lock().expect("no panic while held").drain().collect();
-        for id in untold {
-            let cause = Cause::new(Code::StartFailed, "nobody could be told that it was made", self.now());
-            match self.change_state(&id, Event::Destroy, cause).await {
-                Ok(_) | Err(Error::NotFound { .. }) => {}
-                Err(_) => self.unfinished().untold(&id),
-            }
+        for (id, cause) in self.unfinished().all_unwanted() {
+            let Some(lock) = self.locks().try_lock(&id) else { continue };
+            let app = self.clone();
+            begun.push(self.tasks().spawn(async move {
+                let _lock = lock;
+                match app.change_locked(&id, Event::Destroy, cause, None).await {
+                    Ok(_) | Err(Error::NotFound { .. }) => app.unfinished().is_removed(&id),
+                    Err(error) => {
+                        tracing::warn!(sandbox = %id, %error, detail = error.detail(), "remove what nobody can use, will be tried again");
+                    }
+                }
+            }));
         }
+        let _done_or_goes_on = tokio::time::timeout(PATIENCE, futures::future::join_all(begun)).await;
         let left = self.store().sandboxes_in_transition(self.server()).await?;
         self.unfinished().keep(&left);
         for sandbox in left.into_iter().filter(|sandbox| self.unfinished().is_due(&sandbox.id)) {
@@ -144,13 +192,45 @@ impl App {
     /// Notes that a sandbox ended by itself. Where that cannot be written now it is noted later.
     pub(crate) async fn departed(&self, id: &SandboxId, ended: &Ended) {
         self.pools().remove(id);
-        let cause = Cause::ended(ended, self.now());
-        match self.change_state(id, Event::Departed, cause).await {
-            Ok(_) | Err(Error::NotFound { .. }) => {}
-            Err(error) => {
-                tracing::warn!(sandbox = %id, %error, detail = error.detail(), "note of a departure, will be tried again");
-                self.unfinished().departed(id, ended);
-            }
+        // First: from here on it is known, whatever fails.
+        self.unfinished().departed(id, Cause::ended(ended, self.now()));
+        let _lock = self.locks().lock(id).await;
+        self.try_to_note_departure(id).await;
+    }
+
+    /// For those who hold the lock.
+    async fn try_to_note_departure(&self, id: &SandboxId) {
+        if let Err(error) = self.note_departure(id).await {
+            tracing::warn!(sandbox = %id, %error, detail = error.detail(), "note of a departure, will be tried again");
         }
+    }
+
+    /// Writes that a sandbox ended by itself, where that waits to be written; for those who hold the lock.
+    pub(super) async fn note_departure(&self, id: &SandboxId) -> Result<(), Error> {
+        let Some(departed) = self.unfinished().departure(id) else { return Ok(()) };
+        // One that is gone, or another server's by now, has no end that is ours to note.
+        if let Some(sandbox) = self.store().sandbox_by_id(id).await?.filter(|sandbox| self.is_here(sandbox))
+            && !self.lives_again(&sandbox).await?
+        {
+            let cause = departed.cause.clone();
+            self.see_through(id, Event::Departed, cause, None, Durable::AsConfigured).await?;
+        }
+        self.unfinished().is_noted(id, &departed);
+        Ok(())
+    }
+
+    /// Whether the word of its end comes late: it was stopped and started since.
+    async fn lives_again(&self, sandbox: &Sandbox) -> Result<bool, Error> {
+        if !sandbox.state.has_processes() {
+            return Ok(false);
+        }
+        let sighting = self.provider(&sandbox.provider)?.sighting(&sandbox.handle()).await?;
+        Ok(sighting.is_some_and(|sighting| sighting.state != Seen::Stopped))
+    }
+
+    /// Keeps a sandbox of which nobody was told, to be removed when the database answers again.
+    pub(crate) fn nobody_knows(&self, id: &SandboxId) {
+        let cause = Cause::new(Code::StartFailed, "nobody could be told that it was made", self.now());
+        self.unfinished().unwanted(id, cause);
     }
 }

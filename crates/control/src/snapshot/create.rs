@@ -142,30 +142,51 @@ impl App {
                 return Err(error);
             }
         };
-        let work = Work::begin(self);
         let mut build = self.capture_row(&sandbox, &capture).await?;
-        self.begin_capture(&mut capture, &mut build).await?;
-        let captured = self.capture_files(&work, &sandbox).await;
-        let (root, layer, bytes) = match captured {
-            Ok(captured) => captured,
+        match self.capture_into(&sandbox, &mut capture, &mut build).await {
+            Ok(()) => Ok((capture.record, build)),
             Err(error) => {
-                self.store().remove_build(&build.id).await?;
-                self.forget_empty_record(&capture.record).await?;
-                return Err(error);
+                self.take_back_capture(&build, &capture.record).await;
+                Err(error)
             }
-        };
+        }
+    }
+
+    /// From the row of a capture to its end.
+    async fn capture_into(&self, sandbox: &Sandbox, capture: &mut Capture, build: &mut Build) -> Result<(), Error> {
+        let work = Work::begin(self);
+        self.begin_capture(capture, build).await?;
+        let (root, layer, bytes) = self.capture_files(&work, sandbox).await?;
         build.state = BuildState::Ready;
         build.image = root.into();
         build.delta = Some(layer);
         build.bytes = bytes;
         build.finished_at = Some(self.now());
-        if !self.finish_capture(&capture, &mut build).await? {
-            self.store().remove_build(&build.id).await?;
-            self.forget_empty_record(&capture.record).await?;
+        if !self.finish_capture(capture, build).await? {
             return Err(Error::Conflict("the snapshot was deleted while it was taken".into()));
         }
-        work.end().await?;
-        Ok((capture.record, build))
+        // It is there from here on. What holds its layers besides goes when the database takes it.
+        if let Err(error) = work.end().await {
+            tracing::warn!(build = build.id, %error, detail = error.detail(), "end the hold on layers, will be tried again");
+        }
+        Ok(())
+    }
+
+    /// Removes the row of a capture whose maker is told that it failed. Where the database does not take that now, it is removed
+    /// when it does.
+    pub(super) async fn take_back_capture(&self, build: &Build, record: &Record) {
+        let Err(error) = self.remove_capture(&build.id, record).await else { return };
+        tracing::warn!(build = build.id, %error, detail = error.detail(), "remove a capture that failed, will be tried again");
+        let (build, record) = (build.id.clone(), record.clone());
+        self.insist_behind("remove a capture that failed", move |app| {
+            let (build, record) = (build.clone(), record.clone());
+            async move { app.remove_capture(&build, &record).await }
+        });
+    }
+
+    async fn remove_capture(&self, build: &str, record: &Record) -> Result<(), Error> {
+        self.store().remove_build(build).await?;
+        self.forget_empty_record(record).await
     }
 
     /// `false` where somebody deleted it meanwhile.

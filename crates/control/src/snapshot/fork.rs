@@ -249,7 +249,7 @@ impl App {
 
     /// A copy whose maker gets an error. It ends when the database answers again; until then it does not run.
     async fn nobody_was_told(&self, id: &SandboxId, provider: &str) {
-        self.unfinished().untold(id);
+        self.nobody_knows(id);
         if let Ok(provider) = self.provider(provider)
             && let Err(error) = provider.destroy(&Handle::from(id)).await
         {

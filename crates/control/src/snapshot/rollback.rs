@@ -128,10 +128,17 @@ impl App {
             generation: 0,
             ..build.clone()
         };
-        self.store().insert_build(&undo, Beside::default()).await?;
-        undo.state = BuildState::Ready;
-        if self.store().finish_build(&mut undo, now.as_millisecond(), Beside::default()).await?.is_none() {
-            return Err(Error::internal("what a rollback replaced is gone"));
+        let finished = match self.store().insert_build(&undo, Beside::default()).await {
+            Ok(()) => {
+                undo.state = BuildState::Ready;
+                self.store().finish_build(&mut undo, now.as_millisecond(), Beside::default()).await
+            }
+            Err(error) => Err(error),
+        };
+        let gone = || Error::internal("what a rollback replaced is gone");
+        if let Err(error) = finished.and_then(|written| written.ok_or_else(gone)) {
+            self.take_back_capture(&undo, &record).await;
+            return Err(error);
         }
         let builds = self.store().builds_of_template(&record.id, None, 1000).await?.items;
         self.prune_undos(&builds).await?;

@@ -10,7 +10,7 @@ use super::sql::Sql;
 use super::templates::{Beside, release_build, tag_newest};
 use super::{AT_ONCE, Store, Written, from_body, to_body};
 use crate::Error;
-use crate::build::{Build, BuildFile, Level, LogEntry, Request, Step};
+use crate::build::{Build, BuildFile, Level, LogEntry, Meant, Recipe, Request, Step};
 use crate::clock::from_millisecond;
 use crate::image::User;
 use crate::sandbox::Listed;
@@ -119,6 +119,26 @@ impl Store {
         Ok(Listed { items, next })
     }
 
+    /// The ready builds that a tag of each template leads to.
+    pub(super) async fn tagged_builds(&self, templates: &[&str], tag: &str) -> Result<Vec<Build>, Error> {
+        let mut sql = Sql::new(format!(
+            "SELECT {COLUMNS} FROM builds b JOIN template_tags t ON t.build = b.id AND t.template = b.template \
+             WHERE b.state = 'ready' AND t.tag = "
+        ));
+        sql.bind(tag).push(" AND t.template IN (").bind_all(templates.iter().copied()).push(")");
+        self.fetch_builds(sql).await
+    }
+
+    /// The newest build of each template that has one.
+    pub(super) async fn newest_builds(&self, templates: &[&str]) -> Result<Vec<Build>, Error> {
+        let mut sql = Sql::new(format!(
+            "SELECT {COLUMNS} FROM builds WHERE id IN (SELECT id FROM (SELECT id, ROW_NUMBER() OVER \
+             (PARTITION BY template ORDER BY created_at DESC, id DESC) AS place FROM builds WHERE template IN ("
+        ));
+        sql.bind_all(templates.iter().copied()).push(")) AS ordered WHERE place = 1)");
+        self.fetch_builds(sql).await
+    }
+
     /// Builds that are not finished: of one template, or those that a server does.
     pub async fn unfinished_builds(&self, of: Unfinished<'_>) -> Result<Vec<Build>, Error> {
         let mut sql = Sql::new(format!("SELECT {COLUMNS} FROM builds WHERE state IN ('waiting', 'building') AND "));
@@ -146,7 +166,7 @@ impl Store {
         self.raise_build(change, build).await
     }
 
-    /// The build starts: its row, and what is to be done.
+    /// The build starts: its row, what is to be done, and whose an archive is that was sent for it alone.
     pub async fn start_build(
         &self,
         build: &mut Build,
@@ -155,8 +175,16 @@ impl Store {
     ) -> Result<Written, Error> {
         const SQL: &str = "INSERT INTO build_requests (build, body) VALUES ($1, $2) \
              ON CONFLICT (build) DO UPDATE SET body = EXCLUDED.body";
+        const FILE: &str = "UPDATE build_files SET build = $1 WHERE organisation = $2 AND hash = $3 AND build = ''";
+        let file = match &request.recipe {
+            Recipe::Archive { hash, .. } => {
+                Some(Statement::other(FILE, [(&build.id).into(), (&build.organisation).into(), hash.into()]))
+            }
+            Recipe::Image { .. } | Recipe::Steps { .. } | Recipe::Dockerfile { .. } => None,
+        };
         let change = Change::new(update(build)?)
             .with([Statement::other(SQL, [(&build.id).into(), to_body(request)?.into()])])
+            .with(file)
             .with(self.beside(beside)?);
         self.raise_build(change, build).await
     }
@@ -379,12 +407,16 @@ impl Store {
     }
 
     /// Notes an archive that was sent. Its bytes are in the object store already.
-    pub async fn put_build_file(&self, file: &BuildFile, now: i64) -> Result<(), Error> {
-        const SQL: &str = "INSERT INTO build_files (organisation, hash, bytes, created_at, last_used_at) \
-             VALUES ($1, $2, $3, $4, $4) ON CONFLICT (organisation, hash) \
-             DO UPDATE SET bytes = EXCLUDED.bytes, last_used_at = EXCLUDED.last_used_at";
+    pub async fn put_build_file(&self, file: &BuildFile, meant: Meant, now: i64) -> Result<(), Error> {
+        const SQL: &str = "INSERT INTO build_files (organisation, hash, bytes, created_at, last_used_at, build) \
+             VALUES ($1, $2, $3, $4, $4, $5) ON CONFLICT (organisation, hash) \
+             DO UPDATE SET bytes = EXCLUDED.bytes, last_used_at = EXCLUDED.last_used_at, build = EXCLUDED.build";
         let bytes = i64::try_from(file.bytes).unwrap_or(i64::MAX);
-        let values = [(&file.organisation).into(), (&file.hash).into(), bytes.into(), now.into()];
+        let build: Option<&str> = match meant {
+            Meant::ForAny => None,
+            Meant::ForOne => Some(""),
+        };
+        let values = [(&file.organisation).into(), (&file.hash).into(), bytes.into(), now.into(), build.into()];
         self.execute(Statement::other(SQL, values)).await?;
         Ok(())
     }
@@ -408,10 +440,11 @@ impl Store {
         Ok(bytes.unwrap_or(0).unsigned_abs())
     }
 
-    /// Archives that nobody has used since a time; some of them.
+    /// Archives that nobody has used since a time; some of them. Those of one build have their own end.
     pub async fn old_build_files(&self, of: Option<&str>, before: i64) -> Result<Vec<BuildFile>, Error> {
-        let mut sql =
-            Sql::new(format!("SELECT organisation, hash, bytes FROM build_files WHERE last_used_at < {before}"));
+        let mut sql = Sql::new(format!(
+            "SELECT organisation, hash, bytes FROM build_files WHERE build IS NULL AND last_used_at < {before}"
+        ));
         if let Some(organisation) = of {
             sql.push(" AND organisation = ").bind(organisation);
         }
@@ -421,6 +454,20 @@ impl Store {
             query = query.bind(bind);
         }
         query.fetch_all(&self.reads).await?.iter().map(read_file).collect()
+    }
+
+    /// The archive that was sent for a build alone.
+    pub async fn files_of_build(&self, build: &str) -> Result<Vec<BuildFile>, Error> {
+        const SQL: &str = "SELECT organisation, hash, bytes FROM build_files WHERE build = $1";
+        sqlx::query(SQL).bind(build).fetch_all(&self.reads).await?.iter().map(read_file).collect()
+    }
+
+    /// Archives that were sent for one build which is over, or was not begun although they came before a time; some of them.
+    pub async fn spent_build_files(&self, before: i64) -> Result<Vec<BuildFile>, Error> {
+        const SQL: &str = "SELECT organisation, hash, bytes FROM build_files WHERE build IS NOT NULL AND \
+             ((build = '' AND created_at < $1) OR (build <> '' AND NOT EXISTS (SELECT 1 FROM builds b \
+             WHERE b.id = build_files.build AND b.state IN ('waiting', 'building')))) LIMIT 64";
+        sqlx::query(SQL).bind(before).fetch_all(&self.reads).await?.iter().map(read_file).collect()
     }
 
     /// `false` where somebody has used it meanwhile.

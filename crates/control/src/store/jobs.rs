@@ -3,9 +3,9 @@
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
-use super::Store;
-use super::change::Statement;
+use super::change::{Change, Lasting, Statement};
 use super::sql::Sql;
+use super::{AT_ONCE, Store};
 use crate::Error;
 use crate::clock::from_millisecond;
 use crate::job::{DELIVERY, Job, JobState, Line, NewJob, SHARE};
@@ -95,7 +95,14 @@ impl Store {
             const CLAIM: &str = "UPDATE jobs SET state = 'running', lease_until = $1, worker = $2, \
                  attempts = attempts + 1 WHERE id = $3 AND attempts = $4 AND state <> 'done' AND state <> 'failed'";
             let values = [(now + lease).into(), server.into(), (&job.id).into(), job.attempts.into()];
-            let done = self.execute_soon(Statement::other(CLAIM, values)).await?;
+            let done = match self.execute_soon(Statement::other(CLAIM, values)).await {
+                // Those that are taken are done; this one and the rest are looked for again.
+                Err(error) if !claimed.is_empty() => {
+                    tracing::warn!(job = job.id, %error, detail = error.detail(), "take a job");
+                    break;
+                }
+                done => done?,
+            };
             if done == 1 {
                 job.attempts += 1;
                 job.state = JobState::Running;
@@ -181,10 +188,13 @@ impl Store {
         query.fetch_all(&self.reads).await?.iter().map(read).collect()
     }
 
-    /// What a server is at stays its own.
-    pub async fn renew_leases(&self, server: &str, until: i64) -> Result<(), Error> {
-        const SQL: &str = "UPDATE jobs SET lease_until = $1 WHERE state = 'running' AND worker = $2";
-        self.execute_soon(Statement::other(SQL, [until.into(), server.into()])).await?;
+    /// These jobs of a server stay its own.
+    pub async fn renew_leases(&self, server: &str, jobs: &[String], until: i64) -> Result<(), Error> {
+        const SQL: &str = "UPDATE jobs SET lease_until = $1 WHERE id = $2 AND state = 'running' AND worker = $3";
+        for some in jobs.chunks(AT_ONCE) {
+            let renew = |job: &String| Statement::other(SQL, [until.into(), job.into(), server.into()]);
+            self.carry_out(Change::all(some.iter().map(renew).collect()).lasting(Lasting::Soon), None).await?;
+        }
         Ok(())
     }
 

@@ -16,6 +16,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (12, "retention", include_str!("../../migrations/0012_retention.sql")),
     (13, "images", include_str!("../../migrations/0013_images.sql")),
     (14, "disks", include_str!("../../migrations/0014_disks.sql")),
+    (15, "pushes", include_str!("../../migrations/0015_pushes.sql")),
 ];
 
 impl Store {

@@ -19,6 +19,7 @@ pub mod layers;
 mod lineage;
 mod migrate;
 pub mod pools;
+mod pushes;
 mod reads;
 pub mod retention;
 mod room;

@@ -16,6 +16,14 @@ impl Sql {
         self
     }
 
+    /// Values of a list, with commas between them. None of them is no list.
+    pub(super) fn bind_all<'a>(&mut self, values: impl IntoIterator<Item = &'a str>) -> &mut Self {
+        for (place, value) in values.into_iter().enumerate() {
+            self.push(if place == 0 { "" } else { ", " }).bind(value);
+        }
+        self
+    }
+
     pub(super) fn bind(&mut self, value: impl Into<String>) -> &mut Self {
         self.binds.push(value.into());
         self.text.push_str(&format!("${}", self.binds.len()));

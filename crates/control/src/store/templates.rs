@@ -1,5 +1,7 @@
 //! Templates, their names and their tags in the store.
 
+use std::collections::HashMap;
+
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
@@ -14,7 +16,7 @@ use crate::clock::from_millisecond;
 use crate::event::NewEvent;
 use crate::image::User;
 use crate::sandbox::Listed;
-use crate::template::{Kind, Record, Tag, Visibility};
+use crate::template::{DEFAULT_TAG, Kind, Record, Tag, Visibility};
 
 const COLUMNS: &str = "id, public, updated_at, deleted_at, body";
 
@@ -25,6 +27,22 @@ fn read(row: &AnyRow) -> Result<Record, Error> {
     record.updated_at = from_millisecond(row.try_get("updated_at")?);
     record.deleted_at = row.try_get::<Option<i64>, _>("deleted_at")?.map(from_millisecond);
     Ok(record)
+}
+
+fn read_tag(row: &AnyRow) -> Result<Tag, Error> {
+    Ok(Tag { tag: row.try_get("tag")?, build: row.try_get("build")?, at: from_millisecond(row.try_get("at")?) })
+}
+
+/// What lists show of a template beside its row.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Around {
+    /// The newest first.
+    pub tags: Vec<Tag>,
+    /// The ready build that its name alone leads to.
+    pub current: Option<Build>,
+    pub newest: Option<Build>,
+    /// How many it has.
+    pub builds: u64,
 }
 
 /// What is written with a template, in the same transaction.
@@ -186,31 +204,77 @@ impl Store {
             return Ok(records);
         }
         let mut sql = Sql::new("SELECT template, name FROM template_names WHERE template IN (".to_owned());
-        for (place, record) in records.iter().enumerate() {
-            sql.push(if place == 0 { "" } else { ", " }).bind(&record.id);
+        sql.bind_all(records.iter().map(|record| record.id.as_str())).push(") ORDER BY template, place");
+        let mut names: HashMap<String, Vec<String>> = HashMap::new();
+        for row in self.rows_of(sql).await? {
+            names.entry(row.try_get("template")?).or_default().push(row.try_get("name")?);
         }
-        sql.push(") ORDER BY template, place");
+        for record in &mut records {
+            record.names = names.remove(&record.id).unwrap_or_default();
+        }
+        Ok(records)
+    }
+
+    async fn rows_of(&self, sql: Sql) -> Result<Vec<AnyRow>, Error> {
         let mut query = sqlx::query(sqlx::AssertSqlSafe(sql.text));
         for bind in sql.binds {
             query = query.bind(bind);
         }
-        for row in query.fetch_all(&self.reads).await? {
-            let (template, name): (String, String) = (row.try_get("template")?, row.try_get("name")?);
-            if let Some(record) = records.iter_mut().find(|record| record.id == template) {
-                record.names.push(name);
+        Ok(query.fetch_all(&self.reads).await?)
+    }
+
+    /// What lists show of each template, in their order. Four questions, however many templates there are.
+    pub async fn around_templates(&self, templates: &[&str]) -> Result<Vec<Around>, Error> {
+        if templates.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut around: HashMap<String, Around> =
+            templates.iter().map(|id| ((*id).to_owned(), Around::default())).collect();
+        let mut sql = Sql::new("SELECT template, tag, build, at FROM template_tags WHERE template IN (".to_owned());
+        sql.bind_all(templates.iter().copied()).push(") ORDER BY at DESC, tag");
+        for row in self.rows_of(sql).await? {
+            let template: String = row.try_get("template")?;
+            if let Some(around) = around.get_mut(&template) {
+                around.tags.push(read_tag(&row)?);
             }
         }
-        Ok(records)
+        let mut sql = Sql::new("SELECT template, COUNT(*) AS builds FROM builds WHERE template IN (".to_owned());
+        sql.bind_all(templates.iter().copied()).push(") GROUP BY template");
+        for row in self.rows_of(sql).await? {
+            let template: String = row.try_get("template")?;
+            if let Some(around) = around.get_mut(&template) {
+                around.builds = row.try_get::<i64, _>("builds")?.unsigned_abs();
+            }
+        }
+        for build in self.tagged_builds(templates, DEFAULT_TAG).await? {
+            if let Some(around) = around.get_mut(&build.template) {
+                around.current = Some(build);
+            }
+        }
+        for build in self.newest_builds(templates).await? {
+            if let Some(around) = around.get_mut(&build.template) {
+                around.newest = Some(build);
+            }
+        }
+        Ok(templates.iter().map(|id| around.remove(*id).unwrap_or_default()).collect())
+    }
+
+    /// The ready build that the name of each template alone leads to, in their order.
+    pub async fn current_builds(&self, templates: &[&str]) -> Result<Vec<Option<Build>>, Error> {
+        if templates.is_empty() {
+            return Ok(Vec::new());
+        }
+        let builds = self.tagged_builds(templates, DEFAULT_TAG).await?;
+        let mut builds: HashMap<String, Build> =
+            builds.into_iter().map(|build| (build.template.clone(), build)).collect();
+        Ok(templates.iter().map(|id| builds.remove(*id)).collect())
     }
 
     /// A template's tags, the newest first.
     pub async fn tags(&self, template: &str) -> Result<Vec<Tag>, Error> {
         const SQL: &str = "SELECT tag, build, at FROM template_tags WHERE template = $1 ORDER BY at DESC, tag";
         let rows = sqlx::query(SQL).bind(template).fetch_all(&self.reads).await?;
-        let tag = |row: &AnyRow| {
-            Ok(Tag { tag: row.try_get("tag")?, build: row.try_get("build")?, at: from_millisecond(row.try_get("at")?) })
-        };
-        rows.iter().map(tag).collect()
+        rows.iter().map(read_tag).collect()
     }
 
     /// The build that a tag leads to.

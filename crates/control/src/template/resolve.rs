@@ -114,10 +114,10 @@ impl App {
     pub async fn list_templates(&self, caller: &Caller) -> Result<Vec<Template>, Error> {
         let mut all = Vec::new();
         let filter = TemplateFilter { kind: Kind::Built, ..TemplateFilter::default() };
-        for record in self.store().list_templates(&caller.organisation, &filter, None, LISTED).await?.items {
-            if let Some(build) = self.chosen_build(&record, &Chosen::Default).await?
-                && let Ok(template) = usable(&record, build)
-            {
+        let records = self.store().list_templates(&caller.organisation, &filter, None, LISTED).await?.items;
+        let ids: Vec<&str> = records.iter().map(|record| record.id.as_str()).collect();
+        for (record, build) in records.iter().zip(self.store().current_builds(&ids).await?) {
+            if let Some(Ok(template)) = build.map(|build| usable(record, build)) {
                 all.push(template);
             }
         }

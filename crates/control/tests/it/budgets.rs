@@ -88,7 +88,7 @@ async fn what_would_cost_too_much_is_refused_at_every_door_by_field_and_limit() 
         let path = &path[..path.len().min(80)];
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{method} {path}: {}", answer.text());
         assert!(answer.text().contains(said), "{method} {path}: {}", answer.text());
-        assert!(begun.elapsed() < Duration::from_secs(5), "{method} {path} took {:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(20), "{method} {path} took {:?}", begun.elapsed());
     }
     assert_eq!(t.app.list_sandboxes(&t.caller, &Default::default(), &Default::default()).await.unwrap().items.len(), 1);
 }

@@ -118,7 +118,8 @@ async fn launches_take_turns_and_a_full_queue_is_told_at_once() {
     eventually("the first launches", || async { t.fake.launching() == 1 }).await;
     let second = make("second");
     eventually("the second waits", || async { metric(&t, "cove_launches_waiting").await == "1" }).await;
-    let third = tokio::time::timeout(Duration::from_secs(5), ask(&t, "POST", "/api/sandboxes", json!({}))).await;
+    // Sooner than the patience of those who wait.
+    let third = tokio::time::timeout(Duration::from_secs(20), ask(&t, "POST", "/api/sandboxes", json!({}))).await;
     refused_for_now(&third.expect("never a hang"), "1 launches wait already; try again later");
     drop(gate);
     assert!(first.await.unwrap().is_ok());

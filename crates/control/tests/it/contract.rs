@@ -146,7 +146,7 @@ async fn many_labels_are_one_question(store: &Store) {
     assert_eq!(found([("k0".to_owned(), "other".to_owned())].into()).await, 0);
     // More than the doors let through.
     assert_eq!(found(labels(900)).await, 0);
-    assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < std::time::Duration::from_secs(30), "{:?}", begun.elapsed());
 }
 
 async fn what_is_old_goes_a_few_at_a_time_and_the_rest_stays(store: &Store) {
@@ -246,7 +246,10 @@ async fn a_job_is_done_by_one_worker_and_found_again_when_it_dies(store: &Store)
     // A live worker keeps its job; one that comes back takes its own job at once.
     assert!(store.add_job("j3", &job, 1).await.unwrap());
     assert_eq!(store.claim_jobs("s1", Line::Upkeep, 200, 50, 10).await.unwrap().len(), 1);
-    store.renew_leases("s1", 400).await.unwrap();
+    store.renew_leases("s1", &["j3".into()], 400).await.unwrap();
+    // Neither another's word nor one about another job changes that.
+    store.renew_leases("s2", &["j3".into()], 900).await.unwrap();
+    store.renew_leases("s1", &["j1".into()], 900).await.unwrap();
     assert!(store.claim_jobs("s2", Line::Upkeep, 300, 50, 10).await.unwrap().is_empty());
     assert_eq!(store.release_jobs("s2", 300, "not its own").await.unwrap(), 0);
     assert_eq!(store.release_jobs("s1", 300, "it died").await.unwrap(), 1);

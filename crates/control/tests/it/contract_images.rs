@@ -7,7 +7,7 @@ use cove_control::Error;
 use cove_control::audit::Entry;
 use cove_control::build::plan::Context;
 use cove_control::build::{
-    Base, Build, BuildFile, Defaults, Habits, Kind as BuildKind, Level, LogEntry, Origin, Recipe, Request,
+    Base, Build, BuildFile, Defaults, Habits, Kind as BuildKind, Level, LogEntry, Meant, Origin, Recipe, Request,
     State as BuildState, Step,
 };
 use cove_control::clock::from_millisecond;
@@ -15,11 +15,12 @@ use cove_control::event::{EventFilter, Kind as EventKind, NewEvent};
 use cove_control::image::{Config, LayerKind, LayerState, NewLayer, Pulled, User};
 use cove_control::key::Quota;
 use cove_control::provider::{Access, Image, LayerId, Root, Under, VolumeMount};
+use cove_control::push::{Push, State as PushState};
 use cove_control::sandbox::{Sandbox, State};
 use cove_control::store::builds::Unfinished;
 use cove_control::store::layers::Begun;
 use cove_control::store::sandboxes::Inserted;
-use cove_control::store::templates::{Beside, TemplateFilter};
+use cove_control::store::templates::{Around, Beside, TemplateFilter};
 use cove_control::store::{Dialect, Store, Written};
 use cove_control::template::{Kind, Record, Visibility};
 use cove_control::volume::{State as VolumeState, Volume};
@@ -477,6 +478,27 @@ async fn a_tag_leads_to_the_newest_build_that_is_ready(store: &Store) {
     assert_eq!(store.build(&late.id).await.unwrap().unwrap().state, BuildState::Waiting);
     assert_eq!(store.tagged(&template.id, "default").await.unwrap(), Some(newer.id.clone()));
 
+    // Many templates are asked for at once, in any order, with others that have nothing.
+    let bare = record("g0000000000000000002", "g", &["bare"], 2);
+    assert!(store.insert_template(&bare, None, Beside::default()).await.unwrap());
+    let asked = [bare.id.as_str(), "nobodys", &template.id];
+    let around = store.around_templates(&asked).await.unwrap();
+    assert_eq!(around[..2], [Around::default(), Around::default()]);
+    let [_, _, full]: [Around; 3] = around.try_into().unwrap();
+    assert_eq!(full.tags, store.tags(&template.id).await.unwrap());
+    let ids = [&full.current, &full.newest].map(|build| build.as_ref().map(|build| build.id.clone()));
+    assert_eq!((ids, full.builds), ([Some(newer.id.clone()), Some(late.id.clone())], 3));
+    let current = store.current_builds(&asked).await.unwrap();
+    assert_eq!(
+        current.iter().map(|build| build.as_ref().map(|build| &build.id)).collect::<Vec<_>>(),
+        [None, None, Some(&newer.id)]
+    );
+    // A tag that leads to a build which is not ready leads nowhere.
+    store.assign_tags(&late, &["default".into()], 700, &entry(&template.id)).await.unwrap();
+    assert_eq!(store.around_templates(&[&template.id]).await.unwrap()[0].current, None);
+    store.assign_tags(&newer, &["default".into()], 800, &entry(&template.id)).await.unwrap();
+    assert!(store.around_templates(&[]).await.unwrap().is_empty());
+
     // With the template its builds need nothing more.
     assert_eq!(store.delete_template(&template.id, 700, Beside::default()).await.unwrap(), Written::Done);
     assert_eq!((store.count_uses(id).await.unwrap(), store.tags(&template.id).await.unwrap().len()), (0, 0));
@@ -586,8 +608,8 @@ async fn steps_and_files_belong_to_one_organisation(store: &Store) {
     assert_eq!(store.count_uses(new).await.unwrap(), 0);
 
     let file = BuildFile { organisation: "p".into(), hash: "a".repeat(64), bytes: 7 };
-    store.put_build_file(&file, 100).await.unwrap();
-    store.put_build_file(&BuildFile { bytes: 9, ..file.clone() }, 200).await.unwrap();
+    store.put_build_file(&file, Meant::ForAny, 100).await.unwrap();
+    store.put_build_file(&BuildFile { bytes: 9, ..file.clone() }, Meant::ForAny, 200).await.unwrap();
     assert_eq!(store.build_file("p", &file.hash).await.unwrap().unwrap().bytes, 9);
     assert_eq!(store.build_file("q", &file.hash).await.unwrap(), None);
     assert_eq!(store.build_file_bytes("p").await.unwrap(), 9);
@@ -597,6 +619,78 @@ async fn steps_and_files_belong_to_one_organisation(store: &Store) {
     assert!(store.old_build_files(Some("nobody"), 301).await.unwrap().is_empty());
     assert!(!store.remove_build_file(&file, 300).await.unwrap(), "it was used meanwhile");
     assert!(store.remove_build_file(&file, 301).await.unwrap());
+
+    // Sent for one build: it goes when that has ended, or where it was never begun.
+    store.put_build_file(&file, Meant::ForOne, 100).await.unwrap();
+    assert!(store.old_build_files(None, 1000).await.unwrap().is_empty(), "it has an end of its own");
+    assert!(store.spent_build_files(100).await.unwrap().is_empty());
+    assert_eq!(store.spent_build_files(101).await.unwrap().len(), 1, "nobody began");
+    let template = record("t-sole", "p", &["sole"], 1);
+    let mut of_archive = build(&template, 1);
+    assert!(store.insert_template(&template, Some(&of_archive), Beside::default()).await.unwrap());
+    let request = Request {
+        recipe: Recipe::Archive { hash: file.hash.clone(), name: None },
+        start: None,
+        ready: None,
+        force: false,
+        habits: Habits::OfTheImage,
+        is_confidential: false,
+        allow: Vec::new(),
+    };
+    of_archive.state = BuildState::Building;
+    assert_eq!(store.start_build(&mut of_archive, &request, Beside::default()).await.unwrap(), Written::Done);
+    assert!(store.spent_build_files(1000).await.unwrap().is_empty(), "its build is under way");
+    assert_eq!(store.files_of_build(&of_archive.id).await.unwrap().len(), 1);
+    of_archive.state = BuildState::Error;
+    assert_eq!(store.update_build(&mut of_archive, Beside::default()).await.unwrap(), Written::Done);
+    assert_eq!(store.spent_build_files(0).await.unwrap().len(), 1, "its build is over");
+    assert!(store.remove_build_file(&file, i64::MAX).await.unwrap());
+    assert!(store.spent_build_files(1000).await.unwrap().is_empty());
+}
+
+fn push(id: &str, created: i64) -> Push {
+    Push {
+        id: id.into(),
+        organisation: "pushes".into(),
+        template: "t".into(),
+        name: "t".into(),
+        build: "b".into(),
+        image: "registry.example/t:1".into(),
+        state: PushState::Pushing,
+        server: "s".into(),
+        is_confidential: true,
+        as_operator: false,
+        digest: None,
+        failure: None,
+        created_at: from_millisecond(created),
+        finished_at: None,
+    }
+}
+
+async fn a_push_ends_once_and_goes_with_what_it_said(store: &Store) {
+    let (first, second) = (push("push_1", 10), push("push_2", 20));
+    for push in [&first, &second] {
+        store.insert_push(push, Beside { audit: Some(&entry("push")), event: None }).await.unwrap();
+    }
+    assert_eq!(store.push("push_1").await.unwrap(), Some(first.clone()));
+    assert_eq!(store.count_pushes_under_way("pushes").await.unwrap(), 2);
+    assert_eq!(store.pushes_under_way("s").await.unwrap().len(), 2);
+    assert!(store.pushes_under_way("s2").await.unwrap().is_empty());
+    let done = Push { state: PushState::Done, digest: Some("sha256:x".into()), ..first.clone() };
+    assert_eq!(store.end_push(&done).await.unwrap(), Written::Done);
+    let late = Push { state: PushState::Cancelled, ..first };
+    assert_eq!(store.end_push(&late).await.unwrap(), Written::Overtaken);
+    assert_eq!(store.push("push_1").await.unwrap(), Some(done.clone()));
+    let page = store.pushes("pushes", None, 1).await.unwrap();
+    assert_eq!(page.items, [second]);
+    assert_eq!(store.pushes("pushes", page.next.as_deref(), 1).await.unwrap().items, [done.clone()]);
+    assert!(store.pushes("others", None, 10).await.unwrap().items.is_empty());
+    assert_eq!(store.old_pushes("pushes", 0).await.unwrap(), [done]);
+    assert!(store.old_pushes("pushes", 1).await.unwrap().is_empty());
+    let line = LogEntry { seq: 1, at: from_millisecond(1), level: Level::Info, step: None, message: "x".into() };
+    store.add_build_logs("push_1", &[line]).await.unwrap();
+    store.remove_push("push_1").await.unwrap();
+    assert_eq!((store.push("push_1").await.unwrap(), store.last_build_log("push_1").await.unwrap()), (None, 0));
 }
 
 fn volume(name: &str, created: i64) -> Volume {
@@ -725,6 +819,7 @@ pub async fn whole(store: &Store) {
     a_tag_leads_to_the_newest_build_that_is_ready(store).await;
     a_build_is_written_by_who_read_it_last_and_goes_with_what_it_said(store).await;
     steps_and_files_belong_to_one_organisation(store).await;
+    a_push_ends_once_and_goes_with_what_it_said(store).await;
     a_volume_stays_while_a_sandbox_has_it(store).await;
     a_copy_knows_what_it_came_from(store).await;
 }

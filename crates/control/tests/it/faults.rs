@@ -344,11 +344,18 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Uses up what the log of the database still has, to the last page.
+/// Uses up what the log of the database still has, to the last page: a change of one page fails at the end.
 pub(crate) async fn use_up(store: &Store) {
     for bytes in [100_000, 1000] {
         while store.add_event(&event("ballast", bytes)).await.is_ok() {}
     }
+    let before = store.cursor("ballast").await.unwrap().unwrap_or(0);
+    for number in 1..=10_000 {
+        if store.set_cursor("ballast", before + number).await.is_err() {
+            return;
+        }
+    }
+    panic!("there is always room for one page more");
 }
 
 #[tokio::test]

@@ -162,6 +162,35 @@ async fn archives_that_no_build_has_used_for_a_while_make_room() {
 }
 
 #[tokio::test]
+async fn an_archive_of_one_build_goes_with_it_or_after_an_hour() {
+    let w = Workbench::new().await;
+    let app = &w.t.app;
+    let kept = || async { app.store().build_file_bytes(&w.t.caller.organisation).await.unwrap() };
+    let archive = |hash: &str| of(Recipe::Archive { hash: hash.into(), name: None });
+    for (hash, bytes, state) in
+        [("ab".repeat(32), &b"image of a test"[..], State::Ready), ("cd".repeat(32), &b"nonsense"[..], State::Error)]
+    {
+        app.put_archive_of_one_build(&w.t.caller, &hash, bytes).await.unwrap();
+        assert_eq!(built(&w, &w.t.caller, "archived", archive(&hash), None).await.state, state);
+        eventually("the archive is gone", || async { kept().await == 0 }).await;
+    }
+    // One that no build was begun with, as where its sender goes away in the middle.
+    let hash = "ef".repeat(32);
+    app.put_archive_of_one_build(&w.t.caller, &hash, &b"image of a test"[..]).await.unwrap();
+    w.t.clock.advance(Duration::from_secs(3500));
+    app.sweep_layers().await.unwrap();
+    assert_eq!(kept().await, 15, "somebody may be about to begin");
+    w.t.clock.advance(Duration::from_secs(200));
+    app.sweep_layers().await.unwrap();
+    assert_eq!(kept().await, 0, "nobody did");
+    // What other builds may use stays.
+    app.put_build_file(&w.t.caller, &hash, &b"image of a test"[..]).await.unwrap();
+    assert_eq!(built(&w, &w.t.caller, "archived", archive(&hash), None).await.state, State::Ready);
+    app.sweep_layers().await.unwrap();
+    assert_eq!(kept().await, 15);
+}
+
+#[tokio::test]
 async fn volumes_that_are_made_or_grow_at_once_have_one_room_together() {
     const MIB: u64 = 1 << 20;
     let w = Workbench::new().await;

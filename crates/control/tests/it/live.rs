@@ -64,7 +64,7 @@ async fn a_process_is_fed_and_followed_over_a_websocket_and_the_server_ends_in_g
     let expected: Vec<(String, String)> = expected.map(|(a, b)| (a.to_owned(), b.to_owned())).into();
     assert_eq!(heard, expected);
     server.stop.send(()).unwrap();
-    tokio::time::timeout(Duration::from_secs(8), server.running).await.expect("ends in time").unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(30), server.running).await.expect("ends in time").unwrap().unwrap();
     assert_eq!(t.fake.ids(), [made.id], "sandboxes outlive the server");
 }
 

@@ -21,6 +21,7 @@ mod native_images;
 mod order;
 mod orphans;
 mod providers;
+mod pushes;
 mod recipes;
 mod retention;
 mod routes;

@@ -8,7 +8,8 @@ use std::sync::{Mutex, mpsc};
 
 use async_trait::async_trait;
 use cove_control::build::Credentials;
-use cove_control::image::source::{Config, Found, Meant, Room, Source, SourceError, Tell};
+use cove_control::image::export::Packed;
+use cove_control::image::source::{Config, Found, Meant, Outward, Room, Source, SourceError, Tell};
 use cove_control::provider::LayerId;
 use cove_control::provider::images::Fill;
 use cove_control::provider::stop::Stop;
@@ -142,5 +143,16 @@ impl Source for Shelf {
             bytes: text.len() as u64,
         };
         Ok((found, fill(vec![("/srv/from-archive", "yes")], None)))
+    }
+
+    fn target(&self, name: &str) -> Result<String, SourceError> {
+        match name.contains(' ') {
+            true => Err(SourceError::NotFound(format!("{name} is no image reference"))),
+            false => Ok(name.to_owned()),
+        }
+    }
+
+    async fn push(&self, packed: &Packed, to: Outward<'_>, _tell: Tell<'_>) -> Result<String, SourceError> {
+        Err(SourceError::Refused(format!("{}: this shelf takes nothing of {} bytes", to.target, packed.bytes())))
     }
 }

@@ -7,6 +7,8 @@ use axum::http::StatusCode;
 use cove_control::door;
 use cove_control::key::Scope;
 use cove_control::key::manage::NewKey;
+use cove_control::push::{Push, State};
+use cove_control::store::templates::Beside;
 use cove_control::template::NewTemplate;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
@@ -27,6 +29,7 @@ struct Two {
     /// A template of its own, with a build of it.
     template: String,
     build: String,
+    push: String,
     snapshot: String,
     volume: String,
     stranger: String,
@@ -56,12 +59,13 @@ impl Two {
         };
         let (_, stranger) = t.app.create_key(&t.caller, new).await.unwrap();
         let (template, build) = (template.id, build.id);
-        Two { t, sandbox, session, key, hook, check, template, build, snapshot, volume, stranger }
+        let push = push_of(&t, &template, &build).await;
+        Two { t, sandbox, session, key, hook, check, template, build, push, snapshot, volume, stranger }
     }
 
-    fn ids(&self) -> [&str; 9] {
-        let Two { sandbox, session, key, hook, check, template, build, snapshot, volume, .. } = self;
-        [sandbox, session, key, hook, check, template, build, snapshot, volume]
+    fn ids(&self) -> [&str; 10] {
+        let Two { sandbox, session, key, hook, check, template, build, push, snapshot, volume, .. } = self;
+        [sandbox, session, key, hook, check, template, build, push, snapshot, volume]
     }
 
     /// The path with the owner's things in it, if it is about one.
@@ -73,6 +77,7 @@ impl Two {
             "webhooks" => &self.hook,
             "checks" => &self.check,
             "templates" => &self.template,
+            "pushes" => &self.push,
             "snapshots" => &self.snapshot,
             "volumes" => &self.volume,
             "organisations" => "default",
@@ -82,6 +87,7 @@ impl Two {
             .replacen("{id}", thing, 1)
             .replacen("{name}", thing, 1)
             .replace("{build}", &self.build)
+            .replace("{push}", &self.push)
             .replace("{tag}", "v1")
             .replace("{session_id}", thing)
             .replace("{process}", "1")
@@ -91,11 +97,33 @@ impl Two {
     }
 }
 
+/// A push that has ended.
+async fn push_of(t: &TestApp, template: &str, build: &str) -> String {
+    let push = Push {
+        id: "push_of_the_owner".into(),
+        organisation: t.caller.organisation.clone(),
+        template: template.into(),
+        name: "recipe".into(),
+        build: build.into(),
+        image: "registry.example/recipe:1".into(),
+        state: State::Done,
+        server: t.app.server().into(),
+        is_confidential: false,
+        as_operator: false,
+        digest: None,
+        failure: None,
+        created_at: t.app.now(),
+        finished_at: None,
+    };
+    t.app.store().insert_push(&push, Beside::default()).await.unwrap();
+    push.id
+}
+
 /// An archive that the owner has sent.
 const HASH: &str = "abababababababababababababababababababababababababababababababab";
 
 /// Routes that name nothing of anybody's in their path: what they show must hold nothing of another's.
-const LISTS: [&str; 18] = [
+const LISTS: [&str; 19] = [
     "/audit",
     "/docs",
     "/events",
@@ -106,6 +134,7 @@ const LISTS: [&str; 18] = [
     "/organisations",
     "/pools",
     "/providers",
+    "/pushes",
     "/recipes",
     "/sandboxes",
     "/sessions",
@@ -173,6 +202,7 @@ fn body_for(method: &str, path: &str, session: &str) -> Value {
         "clone" => json!({"url": "https://git.example/a", "path": "/a"}),
         "add" => json!({"path": "/a", "files": ["."]}),
         "commit" => json!({"path": "/a", "message": "m", "author": "a", "email": "a@example.com"}),
+        "push" if !path.contains("/git/") => json!({"image": "registry.example/x:1"}),
         "push" | "pull" => json!({"path": "/a"}),
         "branches" | "checkout" => json!({"path": "/a", "name": "b"}),
         "execute" => json!({"session_id": session, "code": "1"}),

@@ -22,7 +22,7 @@ fn filled(template: &str, sandbox: &str, session: &str) -> String {
     let path = template.replace("{id}", id).replace("{session_id}", session).replace("{port}", "80");
     let path = path.replace("{process}", "1").replace("{name}", "base").replace("{template}", "base");
     let path = path.replace("{build}", "x").replace("{tag}", "x").replace("{hash}", &"a".repeat(64));
-    path.replace("{agent_id}", "a").replace("{path}", "x")
+    path.replace("{agent_id}", "a").replace("{path}", "x").replace("{push}", "x")
 }
 
 #[tokio::test]

@@ -29,7 +29,7 @@ impl Workbench {
         Workbench::on(TestApp::new().await)
     }
 
-    fn on(t: TestApp) -> Workbench {
+    pub fn on(t: TestApp) -> Workbench {
         let shelf = Arc::new(Shelf::default());
         let users = "root:x:0:0::/root:/bin/sh\n";
         shelf.put("debian:12", Item { files: vec![("/etc/passwd", users), ("/bin/bash", "")], ..Item::default() });
@@ -42,7 +42,7 @@ impl Workbench {
         self.t.app.create_template(&self.t.caller, new).await.unwrap()
     }
 
-    async fn start(&self, build: &Build, request: Request) -> Result<Build, Error> {
+    pub async fn start(&self, build: &Build, request: Request) -> Result<Build, Error> {
         let app = &self.t.app;
         app.start_build(&self.t.caller, &build.template, &build.id, request, Confidential::default()).await
     }
@@ -80,7 +80,7 @@ impl Workbench {
     }
 }
 
-fn run(command: &str) -> NewStep {
+pub fn run(command: &str) -> NewStep {
     NewStep { act: Act::Run { command: command.into(), user: None, secrets: Vec::new() }, force: false }
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::change::each_of;
 use super::ls;
-use super::template::{export, follow, order, tags_of};
+use super::template::{export, follow, order, push, tags_of};
 use crate::client::sandbox::path;
 use crate::client::{Client, block_on, query_string, segment};
 use crate::complaint::Complaint;
@@ -29,6 +29,7 @@ Examples:
   cove create --name again --template before
   cove snapshot checkpoints box --keep 10
   cove snapshot lineage box
+  cove snapshot push before registry.example/team/box:before
   cove snapshot rm before")]
 pub struct Arguments {
     #[command(subcommand)]
@@ -126,6 +127,17 @@ enum Act {
         #[arg(long)]
         json: bool,
     },
+    /// Push a snapshot as an image to a registry; `cove template pushes` lists pushes
+    #[command(after_help = "\
+Example:
+  cove snapshot push before registry.example/team/box:before")]
+    Push {
+        /// Its name or id, with `:TAG` or `:BUILD`
+        #[arg(add = crate::complete::snapshots())]
+        snapshot: String,
+        #[command(flatten)]
+        to: push::To,
+    },
     /// Make a template of an image in a file: from `docker save`, an OCI layout as a tar, or the tar of a root
     Import {
         /// The file; `-` is standard input
@@ -196,6 +208,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
             Act::Export { snapshot, file, json } => {
                 export::run(&client, &format!("/snapshots/{}", segment(snapshot)), file, *json).await
             }
+            Act::Push { snapshot, to } => push::run(&client, &format!("/snapshots/{}", segment(snapshot)), to).await,
             Act::Import { file, name, json } => {
                 let started = order::send_archive(&client, name, file).await?;
                 let build = follow::path(word(&started["template"], "id"), word(&started["build"], "id"));

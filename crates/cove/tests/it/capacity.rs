@@ -31,7 +31,8 @@ fn a_full_server_refuses_at_once_and_a_free_place_is_usable_at_once() {
     let (one, two) = (made(create(&server)), made(create(&server)));
     let asked = Instant::now();
     assert!(refused(create(&server)).contains("maximum of 2 sandboxes"));
-    assert!(asked.elapsed() < Duration::from_secs(5), "a refusal took {:?}", asked.elapsed());
+    // Sooner than the patience of those who wait for a launch.
+    assert!(asked.elapsed() < Duration::from_secs(20), "a refusal took {:?}", asked.elapsed());
     assert_eq!(guests(&server.data()).len(), 2);
 
     // Removed, stopped, or dead by itself: each makes room.
@@ -70,7 +71,7 @@ fn of_many_at_once_as_many_are_taken_as_fit_and_nobody_hangs() {
         let all: Vec<_> = (0..24).map(|_| scope.spawn(|| create(&server))).collect();
         all.into_iter().map(|one| one.join().unwrap()).collect()
     });
-    assert!(asked.elapsed() < Duration::from_secs(25), "somebody was left waiting: {:?}", asked.elapsed());
+    assert!(asked.elapsed() < Duration::from_secs(45), "somebody was left waiting: {:?}", asked.elapsed());
     let (taken, sent_away): (Vec<Answer>, Vec<Answer>) = answers.into_iter().partition(|answer| answer.status == 201);
     assert!((1..=6).contains(&taken.len()), "{} were taken", taken.len());
     sent_away.into_iter().for_each(|answer| drop(refused(answer)));

@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::streams::{Stream, UPGRADE, WEBSOCKET, sandbox};
 
 /// An owner is answered by then.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(20);
 
 /// A server that may open 512 files.
 fn small() -> TestServer {

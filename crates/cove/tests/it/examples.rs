@@ -168,11 +168,12 @@ const NOT_RUN: [(&str, &str); 6] = [
 ];
 
 /// Parts of lines that cannot run here.
-const NEEDS: [(&str, &str); 6] = [
+const NEEDS: [(&str, &str); 7] = [
     (" ID", "stands for an id"),
     ("example.com:443", "the internet"),
     ("template build code-interpreter", "the package index"),
     ("--image ", "a registry"),
+    ("registry.example/", "a registry"),
     ("completions zsh", "zsh"),
     ("completions fish", "fish"),
 ];

@@ -91,7 +91,7 @@ fn a_time_limit_ends_the_command_with_124_and_says_so() {
     let place = TestDirectory::new();
     let start = Instant::now();
     let finished = place.cove(["run", "--timeout", "300ms", "--", "sleep", "60"]).finish().expect_code(124);
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(40), "{:?}", start.elapsed());
     insta::assert_snapshot!(finished.stderr, @"cove: ended after 300ms (--timeout)");
 }
 

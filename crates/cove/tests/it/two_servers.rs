@@ -250,7 +250,7 @@ fn a_server_that_is_frozen_keeps_nobody_waiting() {
         assert!(!stranger.text().contains(name.trim()), "nor its server: {}", stranger.text());
     }
     let refused = refused.unwrap().expect_status(503);
-    assert!(took < std::time::Duration::from_secs(15), "it took {took:?}");
+    assert!(took < std::time::Duration::from_secs(40), "it took {took:?}");
     assert!(refused.header("retry-after").is_some() && refused.text().contains(name.trim()), "{}", refused.text());
     assert!(!refused.text().contains(one.address()), "where it is, is not for callers: {}", refused.text());
     // What only takes long is waited for.

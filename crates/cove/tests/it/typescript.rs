@@ -42,7 +42,7 @@ fn hostile_typescript_costs_its_own_cell_and_nobody_elses() {
         while !bombs.is_finished() {
             let asked = Instant::now();
             server.request("GET", "/api/sandboxes", None).expect_status(200);
-            assert!(asked.elapsed() < Duration::from_secs(3), "served after {:?}", asked.elapsed());
+            assert!(asked.elapsed() < Duration::from_secs(10), "served after {:?}", asked.elapsed());
         }
         let [grown, deep] = bombs.join().unwrap();
         let said = |answer: &serde_json::Value| answer["error"]["value"].as_str().unwrap_or_default().to_owned();

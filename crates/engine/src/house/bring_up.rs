@@ -31,7 +31,7 @@ use crate::privilege::{Ids, Privilege};
 use crate::process;
 use crate::reaper::{Age, Reaper, Task};
 use crate::record::Life;
-use crate::refused::{Refused, Step};
+use crate::refused::{Fault, Refused, Step};
 use crate::shelves::Found;
 use crate::spawner::wire::{Answer, Outgoing, Request};
 use crate::spec::{Network, SandboxId, Source, Spec, Storage};
@@ -275,7 +275,10 @@ impl House {
         let inner_end = leash.as_ref().map(|(inner, _)| inner.as_fd());
         let request = Request::Launch(Box::new(birth.request(spec, inner_end, &mut outgoing)?));
         let answered = self.spawners.call(&request, &outgoing);
-        let (answer, mut descriptors) = answered.map_err(|source| Error::Launch { id: id.clone(), source })?;
+        let (answer, mut descriptors) = answered.map_err(|source| match source.fault {
+            Fault::Host => Error::Launch { id: id.clone(), source },
+            Fault::Files => Error::Invalid(format!("no sandbox can be made of these files: {source}")),
+        })?;
         let (Answer::Started { pid, window }, Some(pidfd)) = (answer, descriptors.0.pop()) else {
             return Err(Refused::new("understand a spawner", rustix::io::Errno::BADMSG).into());
         };

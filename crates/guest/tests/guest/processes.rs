@@ -69,6 +69,7 @@ fn a_default_working_folder_that_is_missing_is_made() {
     let configure = Request::Configure { env: None, default_user: None, default_cwd: Some(folder.clone()) };
     assert_eq!(guest.call(&configure), Ok(Reply::Done));
     assert_eq!(guest.shell("pwd").out(), format!("{folder}\n"));
+    assert_eq!(guest.shell("stat -c %a . ..").out(), "755\n755\n", "nobody else writes there");
 }
 
 #[test]

@@ -48,6 +48,7 @@ impl Index {
         let mut index = Index { names: HashMap::new(), has_all: true };
         let mut bytes = 0;
         while let Some(entry) = reader.next_entry().map_err(|error| Error::Broken(error.to_string()))? {
+            limits.look().map_err(io::Error::other)?;
             let Some(name) = plain(b"", &entry.path) else { continue };
             let found = match entry.kind {
                 // A file with holes is no blob.

@@ -143,8 +143,12 @@ impl Registry {
         if !realm.username().is_empty() || realm.password().is_some() {
             return Err(refused("its realm for tokens has credentials in it"));
         }
-        let scope = challenge.parameters.get("scope").cloned();
-        let scope = scope.unwrap_or_else(|| format!("repository:{}:{}", endpoint.repository, action.words()));
+        let own = || format!("repository:{}:{}", endpoint.repository, action.words());
+        let scope = match action {
+            Action::Pull => challenge.parameters.get("scope").cloned().unwrap_or_else(own),
+            // What only asks is answered with a scope for that: the token is for all of the push.
+            Action::Push => own(),
+        };
         let service = challenge.parameters.get("service");
         let client = self.client(&realm)?;
         let request = match credentials {

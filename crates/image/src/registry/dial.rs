@@ -57,9 +57,27 @@ impl Resolve for Judged {
     }
 }
 
+/// How long a client waits for an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Patience {
+    /// As long as peers may say nothing.
+    Silence,
+    /// As long as its caller does: reqwest counts the time that a body takes to be sent as silence.
+    Callers,
+}
+
 impl Registry {
     /// A client for the URL's host, after the judge saw an address in it. The resolver sees names only.
     pub(super) fn client(&self, url: &Url) -> Result<reqwest::Client, Error> {
+        self.client_with(url, Patience::Silence)
+    }
+
+    /// The same for a body that takes its time.
+    pub(super) fn sender(&self, url: &Url) -> Result<reqwest::Client, Error> {
+        self.client_with(url, Patience::Callers)
+    }
+
+    fn client_with(&self, url: &Url, patience: Patience) -> Result<reqwest::Client, Error> {
         let host = url.host_str().unwrap_or_default().to_owned();
         let port = url.port_or_known_default().unwrap_or(0);
         let options = &self.shared.options;
@@ -71,18 +89,20 @@ impl Registry {
             judged.map_err(|why| Error::Forbidden { host: host.clone(), why })?;
         }
         let mut clients = self.shared.clients.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(client) = clients.get(&(host.clone(), port)) {
+        if let Some(client) = clients.get(&(host.clone(), port, patience)) {
             return Ok(client.clone());
         }
-        let builder = (options.builder)()
+        let mut builder = (options.builder)()
             .redirect(reqwest::redirect::Policy::none())
             // A proxy of the environment would resolve names itself.
             .no_proxy()
             .connect_timeout(CONNECT)
-            .read_timeout(options.silence)
             .dns_resolver(Arc::new(Judged { judge: Arc::clone(&options.judge), port }));
+        if patience == Patience::Silence {
+            builder = builder.read_timeout(options.silence);
+        }
         let client = builder.build().map_err(|error| failed(&host, &error))?;
-        clients.insert((host, port), client.clone());
+        clients.insert((host, port, patience), client.clone());
         Ok(client)
     }
 

@@ -280,7 +280,8 @@ impl Fake {
                 status(201)
             }
             Method::POST => {
-                let id = format!("u{}", uploads.len());
+                // Several may be under way.
+                let id = format!("u{}", self.0.seen.lock().unwrap().len());
                 uploads.insert(id.clone(), Vec::new());
                 (StatusCode::ACCEPTED, place(&id)).into_response()
             }

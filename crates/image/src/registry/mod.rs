@@ -134,7 +134,7 @@ pub struct Registry {
 struct Shared {
     options: Options,
     /// One client per host and port: the judge wants to know both.
-    clients: Mutex<HashMap<(String, u16), reqwest::Client>>,
+    clients: Mutex<HashMap<(String, u16, dial::Patience), reqwest::Client>>,
     /// What a host was found to speak, where it may be either.
     schemes: tokio::sync::Mutex<HashMap<String, &'static str>>,
     keys: Mutex<auth::Keys>,

@@ -3,11 +3,12 @@
 //! ```text
 //!  attempt ─▶ key ─▶ request ─▶ 2xx, 404 …            answer
 //!     ▲                 ├─────▶ 401 ─▶ a new key, once per attempt
-//!     │                 ├─────▶ 30x ─▶ the other place, without the key if it is another origin
+//!     │                 ├─────▶ 30x ─▶ the other place, without the key if it is another origin; what is sent stays
 //!     └── pause ◀───────┴─────▶ 408, 429, 5xx, no answer
 //! ```
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use rand::RngExt as _;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER};
@@ -19,6 +20,8 @@ use super::{Endpoint, Error, Registry};
 
 /// Registries lead to a storage, perhaps by way of a cache.
 const REDIRECTS: usize = 5;
+/// How often it is looked how much of a body was taken.
+const LOOK: Duration = Duration::from_millis(250);
 /// How much of an error's text is read.
 const MESSAGE: u64 = 8 << 10;
 
@@ -32,11 +35,22 @@ pub(super) struct Call<'a> {
     /// For errors: what is asked for.
     pub what: String,
     pub body: Option<&'a (dyn Fn() -> Body + Send + Sync)>,
+    /// Of a body that takes its time: how far it is.
+    pub upload: Option<Upload<'a>>,
+}
+
+/// A body on its way.
+#[derive(Clone, Copy)]
+pub(super) struct Upload<'a> {
+    /// How many bytes of it the peer has taken.
+    pub taken: &'a AtomicU64,
+    /// Told now and then.
+    pub tell: &'a (dyn Fn(u64) + Sync),
 }
 
 impl<'a> Call<'a> {
     pub fn new(method: Method, url: Url, endpoint: &'a Endpoint, what: String) -> Self {
-        Call { method, url, headers: HeaderMap::new(), endpoint, action: Action::Pull, what, body: None }
+        Call { method, url, headers: HeaderMap::new(), endpoint, action: Action::Pull, what, body: None, upload: None }
     }
 }
 
@@ -87,7 +101,9 @@ impl Registry {
             return Ok(response);
         }
         let wait = retry_after(response.headers());
-        let body = limited(response, MESSAGE, &call.what).await.unwrap_or_default();
+        // Whoever sends a reason byte by byte has given none.
+        let reason = tokio::time::timeout(self.options().silence, limited(response, MESSAGE, &call.what)).await;
+        let body = reason.ok().and_then(Result::ok).unwrap_or_default();
         let (what, message) = (call.what.clone(), message(&body));
         Err(match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Error::Unauthorized { what, why: message },
@@ -104,7 +120,7 @@ impl Registry {
         let mut url = call.url.clone();
         let mut key = key;
         for _ in 0..=REDIRECTS {
-            let client = self.client(&url)?;
+            let client = if call.upload.is_some() { self.sender(&url)? } else { self.client(&url)? };
             let mut request = client.request(call.method.clone(), url.clone()).headers(call.headers.clone());
             if let Some(key) = &key {
                 request = request.header(AUTHORIZATION, key.clone());
@@ -113,13 +129,25 @@ impl Registry {
                 request = request.body(body());
             }
             let host = url.host_str().unwrap_or_default().to_owned();
-            let response = request.send().await.map_err(|error| match failed(&call.what, &error) {
-                Error::Forbidden { why, .. } => Error::Forbidden { host, why },
-                other => other,
-            })?;
+            let sending = async {
+                request.send().await.map_err(|error| match failed(&call.what, &error) {
+                    Error::Forbidden { why, .. } => Error::Forbidden { host, why },
+                    other => other,
+                })
+            };
+            let response = match call.upload {
+                Some(upload) => self.while_taken(&call.what, upload, sending).await?,
+                None => sending.await?,
+            };
+            if !response.status().is_redirection() {
+                return Ok(response);
+            }
             // Only what asks can be sent on; a body is not sent to places that the registry did not start with.
-            let is_sent_on = response.status().is_redirection() && matches!(call.method, Method::GET | Method::HEAD);
-            let Some(location) = response.headers().get(LOCATION).filter(|_| is_sent_on) else { return Ok(response) };
+            if !matches!(call.method, Method::GET | Method::HEAD) {
+                let why = "the registry sends it on to another place, and what is pushed goes to the registry alone";
+                return Err(Error::Content { what: call.what.clone(), why: why.into() });
+            }
+            let Some(location) = response.headers().get(LOCATION) else { return Ok(response) };
             let next = location.to_str().ok().and_then(|location| url.join(location).ok());
             let next =
                 next.ok_or_else(|| Error::Content { what: call.what.clone(), why: "it is sent on to no URL".into() })?;
@@ -131,6 +159,32 @@ impl Registry {
             url = next;
         }
         Err(Error::Content { what: call.what.clone(), why: format!("it is sent on more than {REDIRECTS} times") })
+    }
+
+    /// Waits for an answer for as long as the peer takes something of what is sent.
+    pub(super) async fn while_taken(
+        &self,
+        what: &str,
+        upload: Upload<'_>,
+        sending: impl Future<Output = Result<Response, Error>>,
+    ) -> Result<Response, Error> {
+        let silence = self.options().silence;
+        tokio::pin!(sending);
+        let (mut seen, mut since) = (0, Instant::now());
+        loop {
+            tokio::select! {
+                answered = &mut sending => return answered,
+                () = tokio::time::sleep(LOOK.min(silence)) => {}
+            }
+            let taken = upload.taken.load(Ordering::Relaxed);
+            (upload.tell)(taken);
+            if taken != seen {
+                (seen, since) = (taken, Instant::now());
+            } else if since.elapsed() >= silence {
+                let why = "it takes nothing more and does not answer".to_owned();
+                return Err(Error::Unreachable { what: what.to_owned(), why });
+            }
+        }
     }
 }
 

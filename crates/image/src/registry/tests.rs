@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use axum::body::Bytes;
@@ -513,13 +513,15 @@ async fn mirrors_are_tried_in_their_order() {
     assert_eq!(story.layer(&layer), layer);
 }
 
-#[tokio::test]
-async fn an_image_is_pushed_and_pulled_again() {
-    let fake = Fake::start().await;
-    fake.lock(Door::Token { realm: None, password: None });
-    let layer = content(250_000, 1);
+/// An image of one layer, ready to be pushed.
+struct Outgoing {
+    manifest: Manifest,
+    blobs: BTreeMap<Digest, Arc<File>>,
+}
+
+fn outgoing(layer: &[u8]) -> Outgoing {
     let host = Platform::host();
-    let config = json!({"os": host.os, "architecture": host.architecture, "rootfs": {"type": "layers", "diff_ids": [Digest::of(&layer)]}});
+    let config = json!({"os": host.os, "architecture": host.architecture, "rootfs": {"type": "layers", "diff_ids": [Digest::of(layer)]}});
     let config = config.to_string().into_bytes();
     let file = |bytes: &[u8]| {
         let mut file = tempfile::tempfile().unwrap();
@@ -527,33 +529,219 @@ async fn an_image_is_pushed_and_pulled_again() {
         file.rewind().unwrap();
         Arc::new(file)
     };
-    let blobs: BTreeMap<Digest, Arc<File>> = [&layer, &config].map(|bytes| (Digest::of(bytes), file(bytes))).into();
     let part = |media_type, bytes: &[u8]| Descriptor::new(media_type, Digest::of(bytes), bytes.len() as u64);
     let manifest = Manifest {
         schema_version: 2,
         media_type: Some(OCI_MANIFEST.into()),
         config: part(OCI_CONFIG, &config),
-        layers: vec![part(OCI_LAYER, &layer)],
+        layers: vec![part(OCI_LAYER, layer)],
     };
+    let blobs = [layer, &config].map(|bytes| (Digest::of(bytes), file(bytes))).into();
+    Outgoing { manifest, blobs }
+}
+
+impl Story {
+    async fn push(&self, image: &Outgoing) -> Result<Pushed, Error> {
+        self.registry.push(&self.reference, &image.manifest, &image.blobs, None, |_| {}).await
+    }
+}
+
+#[tokio::test]
+async fn an_image_is_pushed_and_pulled_again() {
+    let fake = Fake::start().await;
+    fake.lock(Door::Token { realm: None, password: None });
+    let layer = content(250_000, 1);
+    let image = outgoing(&layer);
     // In three pieces.
     let story = Story::new(&fake, Options { piece: 100_000, ..options() });
-    let pushed = story.registry.push(&story.reference, &manifest, &blobs, None).await.unwrap();
+    let told = Mutex::new(BTreeMap::new());
+    let note = |progress: Progress| {
+        told.lock().unwrap().insert(progress.layer, (progress.done, progress.size));
+    };
+    let pushed = story.registry.push(&story.reference, &image.manifest, &image.blobs, None, note).await.unwrap();
     assert_eq!((pushed.sent, fake.count(&Method::PATCH, "/uploads/")), (2, 2));
+    assert_eq!(told.lock().unwrap()[&Digest::of(&layer)], (250_000, 250_000), "it is told to its end");
+    // One token for everything, also for what only asks.
+    for seen in fake.seen().iter().filter(|seen| seen.path == "/token") {
+        assert_eq!(seen.query, "scope=repository%3Aa%2Fb%3Apull%2Cpush&service=test");
+    }
     let pulled = story.pull().await.unwrap();
     assert_eq!((pulled.digest, story.layer(&layer)), (pushed.manifest, layer.clone()));
     // What is there is not sent again.
-    assert_eq!(story.registry.push(&story.reference, &manifest, &blobs, None).await.unwrap().sent, 0);
+    assert_eq!(story.push(&image).await.unwrap().sent, 0);
     // HEAD does not see another repository's blobs, mounting does.
     fake.hook(|seen| (seen.method == Method::HEAD).then(|| status(404)));
-    assert_eq!(story.registry.push(&story.reference, &manifest, &blobs, Some("other")).await.unwrap().sent, 0);
-    // The upload stays at the registry.
-    fake.hook(|seen| match seen.method {
-        Method::HEAD => Some(status(404)),
-        Method::POST => {
-            Some((StatusCode::ACCEPTED, [(header::LOCATION, "http://127.0.0.1:1/elsewhere")]).into_response())
-        }
-        _ => None,
+    let mounted = story.registry.push(&story.reference, &image.manifest, &image.blobs, Some("other"), |_| {}).await;
+    assert_eq!(mounted.unwrap().sent, 0);
+}
+
+#[tokio::test]
+async fn an_upload_that_breaks_off_is_begun_again_a_few_times() {
+    let fake = Fake::start().await;
+    let layer = content(250_000, 1);
+    let image = outgoing(&layer);
+    let story = Story::new(&fake, Options { piece: 100_000, parallel: 1, ..options() });
+    let mut left = 2;
+    fake.hook(move |seen| {
+        let breaks = seen.method == Method::PATCH && left > 0;
+        left -= u32::from(breaks);
+        // An upload that a registry forgot is no reason to give up either.
+        breaks.then(|| status(if left == 0 { 404 } else { 503 }))
     });
-    let error = story.registry.push(&story.reference, &manifest, &blobs, None).await.unwrap_err();
-    assert!(error.to_string().contains("another host"), "{error}");
+    assert_eq!(story.push(&image).await.unwrap().sent, 2);
+    assert_eq!(story.pull().await.map(|_| story.layer(&layer)).unwrap(), layer);
+    // Not for ever.
+    let fake = Fake::start().await;
+    let story = Story::new(&fake, options());
+    fake.hook(|seen| (seen.method == Method::PUT).then(|| status(500)));
+    let error = story.push(&image).await.unwrap_err();
+    assert!(matches!(error, Error::Answer { status: 500, .. }), "{error}");
+    assert!(fake.count(&Method::POST, "/uploads/") <= 2 * 3, "{}", fake.count(&Method::POST, "/uploads/"));
+}
+
+#[tokio::test]
+async fn what_is_pushed_goes_to_the_registry_that_was_named_and_nowhere_else() {
+    let (fake, other) = (Fake::start().await, Fake::start().await);
+    let image = outgoing(b"a layer");
+    let allowed = fake.address();
+    let judge = move |_: &str, address: std::net::SocketAddr| match address == allowed {
+        true => Ok(()),
+        false => Err(format!("{address} is none of theirs")),
+    };
+    let options = Options { judge: Arc::new(judge), ..options() };
+    let elsewhere = format!("http://{}/v2/a/b/blobs/uploads/u0", other.host());
+    let sent_on = |status: StatusCode| {
+        let place = elsewhere.clone();
+        move || (status, [(header::LOCATION, place.clone())]).into_response()
+    };
+    // Where the upload goes on, and answers that send it on: when it begins, with its last piece, with the manifest.
+    for (method, part, code, words) in [
+        (Method::POST, "/uploads/", StatusCode::ACCEPTED, "another host"),
+        (Method::POST, "/uploads/", StatusCode::TEMPORARY_REDIRECT, "another place"),
+        (Method::PUT, "/uploads/", StatusCode::PERMANENT_REDIRECT, "another place"),
+        (Method::PUT, "/manifests/", StatusCode::TEMPORARY_REDIRECT, "another place"),
+        (Method::HEAD, "/blobs/", StatusCode::TEMPORARY_REDIRECT, "may not be reached"),
+    ] {
+        let (asked, answer) = (method.clone(), sent_on(code));
+        fake.hook(move |seen| (seen.method == asked && seen.path.contains(part)).then(&answer));
+        let error = Story::new(&fake, options.clone()).push(&image).await.unwrap_err();
+        assert!(error.to_string().contains(words), "{method} {part}: {error}");
+        fake.0.blobs.lock().unwrap().clear();
+    }
+    assert!(other.seen().is_empty(), "{:?}", other.seen());
+}
+
+#[tokio::test]
+async fn a_registry_that_says_it_has_something_else_is_not_believed() {
+    let image = outgoing(b"a layer");
+    let wrong = Digest::of(b"something else").to_string();
+    for (method, part) in [(Method::HEAD, "/blobs/"), (Method::PUT, "/uploads/"), (Method::PUT, "/manifests/")] {
+        let fake = Fake::start().await;
+        let (asked, claims) = (method.clone(), wrong.clone());
+        fake.hook(move |seen| {
+            let answer = || (StatusCode::CREATED, [("docker-content-digest", claims.clone())]).into_response();
+            (seen.method == asked && seen.path.contains(part)).then(answer)
+        });
+        let error = Story::new(&fake, options()).push(&image).await.unwrap_err();
+        assert!(
+            matches!(error, Error::Content { .. }) && error.to_string().contains(&wrong),
+            "{method} {part}: {error}"
+        );
+    }
+    // Uploads without a place, and endless answers.
+    let fake = Fake::start().await;
+    fake.hook(|seen| (seen.method == Method::POST).then(|| status(202)));
+    let error = Story::new(&fake, options()).push(&image).await.unwrap_err();
+    assert!(error.to_string().contains("where to upload"), "{error}");
+    fake.hook(|seen| {
+        let endless = || {
+            let body = futures::stream::repeat_with(|| Ok::<_, std::io::Error>(Bytes::from_static(&[b'x'; 4096])));
+            Response::builder().status(400).body(axum::body::Body::from_stream(body)).unwrap()
+        };
+        (seen.method == Method::POST).then(endless)
+    });
+    let error = Story::new(&fake, options()).push(&image).await.unwrap_err();
+    assert!(matches!(error, Error::Answer { status: 400, .. }), "{error}");
+}
+
+#[tokio::test]
+async fn without_the_right_credentials_nothing_is_pushed() {
+    let image = outgoing(b"a layer");
+    for (door, given) in [
+        (Door::Basic("u:p"), None),
+        (Door::Basic("u:p"), Some("wrong")),
+        (Door::Token { realm: None, password: Some("u:p") }, None),
+        (Door::Token { realm: None, password: Some("u:p") }, Some("wrong")),
+    ] {
+        let fake = Fake::start().await;
+        fake.lock(door);
+        let mut options = options();
+        if let Some(password) = given {
+            let who = Credentials::Password { user: "u".into(), password: password.into() };
+            options.credentials.insert(fake.host(), who);
+        }
+        let error = Story::new(&fake, options).push(&image).await.unwrap_err();
+        assert!(matches!(error, Error::Unauthorized { .. }), "{given:?}: {error}");
+        assert_eq!(fake.count(&Method::POST, "/uploads/"), 0);
+    }
+}
+
+/// Answers as a registry does until a body comes, of which it reads nothing.
+async fn reads_nothing() -> std::net::SocketAddr {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                loop {
+                    let mut head = Vec::new();
+                    while !head.ends_with(b"\r\n\r\n") {
+                        match stream.read_u8().await {
+                            // The beginning of TLS, which this one does not speak.
+                            Ok(0x16) | Err(_) => return,
+                            Ok(byte) => head.push(byte),
+                        }
+                    }
+                    let answer: &[u8] = match &head[..4] {
+                        b"HEAD" => b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
+                        b"POST" => b"HTTP/1.1 202 Accepted\r\nlocation: /up\r\ncontent-length: 0\r\n\r\n",
+                        b"GET " => b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+                        _ => std::future::pending().await,
+                    };
+                    if stream.write_all(answer).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_peer_that_takes_nothing_is_given_up_and_one_that_is_slow_is_not() {
+    let address = reads_nothing().await;
+    let image = outgoing(&vec![7; 1 << 20]);
+    let silence = Duration::from_millis(300);
+    let options = Options { silence, attempts: 1, ..options() };
+    let reference = Reference::parse(&format!("{address}/a/b:tag"), &options.names).unwrap();
+    let begun = Instant::now();
+    let pushed = Registry::new(options.clone()).push(&reference, &image.manifest, &image.blobs, None, |_| {}).await;
+    assert!(matches!(&pushed, Err(Error::Unreachable { why, .. }) if why.contains("takes nothing")), "{pushed:?}");
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    // Longer than a peer may be silent, and something is taken all the time.
+    let (registry, taken, end) = (Registry::new(options), AtomicU64::new(0), tokio::sync::Notify::new());
+    let tell = |_: u64| {
+        if taken.fetch_add(1, Ordering::Relaxed) == 5 {
+            end.notify_one();
+        }
+    };
+    let slow = async {
+        end.notified().await;
+        Err(Error::NotFound { what: "its end".into() })
+    };
+    let ended = registry.while_taken("x", send::Upload { taken: &taken, tell: &tell }, slow).await;
+    assert!(matches!(ended, Err(Error::NotFound { .. })), "{ended:?}");
 }

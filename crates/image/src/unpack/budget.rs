@@ -48,7 +48,7 @@ fn take(from: &Cell<u64>, amount: u64) -> Option<()> {
     Some(())
 }
 
-fn in_time(deadline: Option<Instant>) -> Result<(), Limit> {
+pub(super) fn in_time(deadline: Option<Instant>) -> Result<(), Limit> {
     match deadline {
         Some(deadline) if Instant::now() >= deadline => Err(Limit::Time),
         _ => Ok(()),
@@ -77,8 +77,8 @@ impl<R: Read> Read for Counted<'_, R> {
     }
 }
 
-/// Bytes as they come. A decoder can read many of them for nothing: a million empty gzip members.
-pub(crate) struct Timed<R> {
+/// Bytes as they come, until the deadline. A decoder can read many of them for nothing: a million empty gzip members.
+pub struct Timed<R> {
     inner: R,
     deadline: Option<Instant>,
 }

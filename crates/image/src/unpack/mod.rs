@@ -29,9 +29,9 @@ use rustix::io::Errno;
 
 use crate::digest::{Digest, Hashing};
 use crate::tar;
-pub(crate) use budget::Timed;
 use budget::{Budget, Counted};
 
+pub use budget::Timed;
 pub use decode::Decoder;
 
 /// How much all layers of one tree may be together.
@@ -47,6 +47,13 @@ pub struct Limits {
     /// Folders within each other.
     pub depth: usize,
     pub deadline: Option<Instant>,
+}
+
+impl Limits {
+    /// Whether there is time left.
+    pub(crate) fn look(&self) -> Result<(), Limit> {
+        budget::in_time(self.deadline)
+    }
 }
 
 /// Whose the files of a tree are.

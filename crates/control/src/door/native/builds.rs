@@ -122,9 +122,9 @@ pub async fn begin(
 #[serde(deny_unknown_fields)]
 pub struct PageQuery {
     #[param(minimum = 1, maximum = 1000)]
-    limit: Option<u32>,
+    pub(super) limit: Option<u32>,
     /// From the page before.
-    cursor: Option<String>,
+    pub(super) cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, utoipa::ToSchema)]
@@ -208,10 +208,10 @@ pub async fn logs(
 #[serde(deny_unknown_fields)]
 pub struct FollowQuery {
     /// Lines after this number.
-    after: Option<u32>,
-    /// End after this time; with the build where absent.
+    pub(super) after: Option<u32>,
+    /// End after this time; with what is followed where absent.
     #[param(maximum = 86400)]
-    for_seconds: Option<u32>,
+    pub(super) for_seconds: Option<u32>,
 }
 
 /// Follow a build's log (server-sent events)
@@ -351,7 +351,7 @@ pub async fn import(
     Reference::parse(&query.name)?;
     let hash = random::hex(32);
     let request = Request {
-        recipe: Recipe::Archive { hash: hash.clone(), name: query.image, once: true },
+        recipe: Recipe::Archive { hash: hash.clone(), name: query.image },
         start: None,
         ready: None,
         force: false,
@@ -360,7 +360,7 @@ pub async fn import(
         allow: Vec::new(),
     };
     request.check()?;
-    app.put_build_file(&caller, &hash, reader(body)).await?;
+    app.put_archive_of_one_build(&caller, &hash, reader(body)).await?;
     let template = NewTemplate { name: query.name, ..NewTemplate::default() };
     let started = begin(&app, &caller, template, request, Confidential::default()).await;
     if started.is_err() {

@@ -31,6 +31,7 @@ mod pools;
 mod preview;
 mod processes;
 mod providers;
+mod pushes;
 mod recipe;
 mod recipes;
 pub mod sandboxes;
@@ -194,6 +195,12 @@ fn described() -> Described {
         .keyed(act, routes!(builds::import))
         .keyed(look, routes!(builds::export))
         .keyed(look, routes!(builds::export_snapshot))
+        .keyed(act, routes!(pushes::push))
+        .keyed(act, routes!(pushes::push_snapshot))
+        .keyed(look, routes!(pushes::list))
+        .keyed(look, routes!(pushes::read))
+        .keyed(act, routes!(pushes::cancel))
+        .keyed(look, routes!(pushes::follow))
         .keyed(act, routes!(snapshots::create))
         .keyed(look, routes!(snapshots::list))
         .keyed(look, routes!(snapshots::read))

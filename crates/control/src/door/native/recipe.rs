@@ -207,12 +207,18 @@ pub struct UserStep {
     sudo: bool,
 }
 
-/// Who may pull.
+/// Who may pull, or push.
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RegistryBody {
     username: String,
     password: String,
+}
+
+impl From<RegistryBody> for Credentials {
+    fn from(body: RegistryBody) -> Self {
+        Credentials { username: body.username, password: body.password }
+    }
 }
 
 impl std::fmt::Debug for RegistryBody {
@@ -237,7 +243,7 @@ impl CreateTemplate {
             is_confidential: false,
             allow: self.allow,
         };
-        let registry = self.registry.map(|who| Credentials { username: who.username, password: who.password });
+        let registry = self.registry.map(Into::into);
         let secrets = self.secrets.into_iter().map(|(name, value)| {
             let value = STANDARD.decode(value);
             let value = value.map_err(|_| Error::invalid(format!("secrets.{name}"), "the value is not Base64"))?;
@@ -314,7 +320,7 @@ impl FromBody {
                     "an archive brings its own env, user and cwd; build another template from this one to change them";
                 return Err(Error::invalid("from.archive", remedy));
             }
-            return Ok((Recipe::Archive { hash, name: self.archive_name, once: false }, None));
+            return Ok((Recipe::Archive { hash, name: self.archive_name }, None));
         }
         if let Some(name) = self.recipe {
             let wishes = Wishes { variant: self.variant, arguments: self.arguments };
@@ -406,7 +412,7 @@ mod tests {
         assert_eq!((base, steps.len()), (Base::Template("base".into()), 1));
         let hash = "a".repeat(64);
         let archive = recipe(json!({ "archive": hash, "archive_name": "x:1" }));
-        assert_eq!(archive, Recipe::Archive { hash: hash.clone(), name: Some("x:1".into()), once: false });
+        assert_eq!(archive, Recipe::Archive { hash: hash.clone(), name: Some("x:1".into()) });
         let docker = recipe(json!({ "dockerfile": "FROM x", "files": [hash], "arguments": { "A": "1" } }));
         assert!(matches!(docker, Recipe::Dockerfile { contexts, .. } if contexts == [hash]));
     }

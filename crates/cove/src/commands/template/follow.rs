@@ -1,4 +1,4 @@
-//! A build's log as it comes, to the end of the build.
+//! The log of a build, or of a push, as it comes, to the end of what it is about.
 //!
 //! Lines go to stderr. A connection that breaks is made again, and the log goes on after its last line: builds are the
 //! server's, and end without us.
@@ -31,6 +31,9 @@ pub enum Lines {
     Json,
 }
 
+/// What the paths of pushes begin with.
+const PUSHES: &str = "/pushes/";
+
 /// The path of a build.
 pub fn path(template: &str, build: &str) -> String {
     format!("/templates/{}/builds/{}", segment(template), segment(build))
@@ -57,7 +60,7 @@ async fn patiently(
             Ok(Some(ended)) => return Ok(ended),
             Ok(None) => {
                 (was_there, lasted) = (true, began.elapsed() > LASTED);
-                Complaint::failed("the server ended the log before the build was finished")
+                Complaint::failed(format!("the server ended the log before the {} was finished", noun(build)))
             }
             // What never worked is no connection that broke.
             Err(Broken::Refused(Failure::Passing(complaint))) if was_there => complaint,
@@ -71,11 +74,30 @@ async fn patiently(
             say(&format!("cove: {}; trying again", why.message()));
         }
         if trouble.is_some_and(|since| since.elapsed() > patience) {
-            return Err(
-                why.hint(format!("the build goes on without you: cove template logs {} --follow", named(build)))
-            );
+            return Err(why.hint(format!("the {} goes on without you: {}", noun(build), shows(build))));
         }
         tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// What the path is of.
+fn noun(path: &str) -> &'static str {
+    if path.starts_with(PUSHES) { "push" } else { "build" }
+}
+
+/// The command that shows it.
+fn shows(path: &str) -> String {
+    match path.starts_with(PUSHES) {
+        true => "cove template pushes".to_owned(),
+        false => format!("cove template logs {} --follow", named(path)),
+    }
+}
+
+/// The command that cancels it.
+fn cancels(path: &str) -> String {
+    match path.strip_prefix(PUSHES) {
+        Some(push) => format!("cove template pushes --cancel {push}"),
+        None => format!("cove template cancel {}", named(path)),
     }
 }
 
@@ -85,18 +107,18 @@ fn named(build: &str) -> String {
     format!("{} {}", parts.next().unwrap_or_default(), parts.next().unwrap_or_default())
 }
 
-/// As [`to_the_end`], of a build that this person started: an interruption cancels it.
+/// As [`to_the_end`], of a build or push that this person started: an interruption cancels it.
 pub async fn or_cancelled(client: &Client, build: &str) -> Result<Value, Complaint> {
     let ended = or_interrupted(to_the_end(client, build, 0, Lines::Said)).await;
     if ended.as_ref().is_err_and(|complaint| complaint.code() > 128) {
         // Who interrupts this as well does not wait for the server any longer.
         let cancelled = or_interrupted(client.post::<Value>(&format!("{build}/cancel"), &serde_json::json!({}))).await;
         match cancelled {
-            Ok(cancelled) => say(&format!("cove: the build is {}", word(&cancelled, "state"))),
+            Ok(cancelled) => say(&format!("cove: the {} is {}", noun(build), word(&cancelled, "state"))),
             Err(complaint) => {
                 let why = if complaint.is_silent() { "interrupted" } else { complaint.message() };
-                say(&format!("cove: the build may go on: {why}"));
-                say(&format!("hint: cove template cancel {}", named(build)));
+                say(&format!("cove: the {} may go on: {why}", noun(build)));
+                say(&format!("hint: {}", cancels(build)));
             }
         }
     }

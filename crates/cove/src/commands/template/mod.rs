@@ -6,6 +6,7 @@ mod devcontainer;
 pub mod export;
 pub mod follow;
 pub mod order;
+pub mod push;
 mod recipe;
 
 use std::path::PathBuf;
@@ -32,6 +33,7 @@ Examples:
   cove template show tools
   cove template tag tools stable
   cove template logs tools
+  cove template push tools registry.example/team/tools:v1
   cove template rm tools:stable
   cove template rm tools")]
 pub struct Arguments {
@@ -124,6 +126,30 @@ enum Act {
         #[arg(long)]
         json: bool,
     },
+    /// Push a template as an image to a registry
+    ///
+    /// The server pushes, and this program shows how far it is; Ctrl-C cancels the push. Prints what the registry has then,
+    /// by its digest.
+    #[command(after_help = "\
+Examples:
+  cove template push web registry.example/team/web:v2
+  COVE_REGISTRY_PASSWORD=… cove template push web:stable registry.example/team/web:v2 --registry-user ada")]
+    Push {
+        /// Its name, with `:TAG` or `:BUILD`
+        #[arg(add = crate::complete::templates())]
+        template: String,
+        #[command(flatten)]
+        to: push::To,
+    },
+    /// List the latest pushes, or cancel one
+    Pushes {
+        /// Cancel this one
+        #[arg(long, value_name = "PUSH")]
+        cancel: Option<String>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Cancel a build
     Cancel {
         /// Its name, with `:TAG` or `:BUILD`
@@ -159,6 +185,9 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
                 logs(&client, template, build.as_deref(), *follow, *json).await
             }
             Act::Export { template, file, json } => export::run(&client, &path(template), file, *json).await,
+            Act::Push { template, to } => push::run(&client, &path(template), to).await,
+            Act::Pushes { cancel: None, json } => push::list(&client, *json).await,
+            Act::Pushes { cancel: Some(push), json } => push::cancel(&client, push, *json).await,
             Act::Cancel { template, build, json } => cancel(&client, template, build.as_deref(), *json).await,
         }
     })

@@ -147,6 +147,15 @@ enum SecretFrom {
     Variable(String),
 }
 
+/// Who pulls or pushes, as the server is told. The password is no flag's: others of this machine see those.
+pub fn registry(user: Option<&str>) -> Result<Option<Value>, Complaint> {
+    let Some(user) = user else { return Ok(None) };
+    let password = std::env::var("COVE_REGISTRY_PASSWORD").map_err(|_| {
+        Complaint::usage("--registry-user needs a password").hint("set COVE_REGISTRY_PASSWORD for this command")
+    })?;
+    Ok(Some(json!({ "username": user, "password": password })))
+}
+
 /// `id=NAME`, `id=NAME,src=FILE` or `id=NAME,env=VARIABLE`, as Docker writes it.
 fn parse_secret(text: &str) -> Result<Secret, String> {
     const HOW: &str = "write id=NAME,src=FILE or id=NAME,env=VARIABLE";
@@ -285,7 +294,7 @@ impl Order {
         set("limits", self.limits.body());
         set("tags", (!self.tag.is_empty()).then(|| json!(self.tag)));
         set("env", map_of(&self.env));
-        set("registry", self.registry()?);
+        set("registry", registry(self.registry_user.as_deref())?);
         let allow: Vec<String> = self.allow.iter().map(ToString::to_string).collect();
         set("allow", (!allow.is_empty()).then(|| json!(allow)));
         let mut secrets: BTreeMap<String, String> = self
@@ -328,14 +337,6 @@ impl Order {
             source["variant"] = json!(variant);
         }
         source
-    }
-
-    fn registry(&self) -> Result<Option<Value>, Complaint> {
-        let Some(user) = &self.registry_user else { return Ok(None) };
-        let password = std::env::var("COVE_REGISTRY_PASSWORD").map_err(|_| {
-            Complaint::usage("--registry-user needs a password").hint("set COVE_REGISTRY_PASSWORD for this command")
-        })?;
-        Ok(Some(json!({ "username": user, "password": password })))
     }
 
     async fn source(&self, client: &Client) -> Result<Value, Complaint> {
