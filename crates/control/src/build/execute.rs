@@ -277,7 +277,7 @@ impl Executor<'_> {
                 Box::pin(open).await.map_err(at())?
             }
         };
-        let proved = match make_working_folder(&workshop, &made.context).await {
+        let proved = match make_working_folder(&workshop, made.context.cwd.as_deref()).await {
             Ok(()) => self.become_ready(&workshop, &made.context, start, ready).await,
             Err(error) => Err(refused(start.or(ready).unwrap_or_default(), made.context.user(), error)),
         };
@@ -930,20 +930,15 @@ impl StageLine<'_> {
                 (command, line.clone())
             }
         };
-        if run.cwd.is_none() {
-            make_working_folder(workshop, context).await.map_err(|error| refused(&told, &user, error))?;
-        }
+        let cwd = run.cwd.as_deref().or(context.cwd.as_deref());
+        make_working_folder(workshop, cwd).await.map_err(|error| refused(&told, &user, error))?;
         let mut env = context.env.clone();
         env.extend(context.arguments.clone());
         env.extend(run.env.clone());
         let secrets = super::secret::Secrets::lay_out(workshop, run, executor.confidential, &user).await?;
         env.extend(secrets.variables());
-        let spec = Spec {
-            env,
-            user: Some(user.clone()),
-            cwd: Some(run.cwd.clone().or_else(|| context.cwd.clone()).unwrap_or_else(|| "/".into())),
-            ..Spec::new(command)
-        };
+        let spec =
+            Spec { env, user: Some(user.clone()), cwd: Some(cwd.unwrap_or("/").to_owned()), ..Spec::new(command) };
         if run.reach == Reach::Nothing {
             workshop.set_reach(Reach::Nothing).await?;
         }
@@ -964,8 +959,8 @@ impl StageLine<'_> {
 
 /// The folder that commands of a build start in may be one that its image only names: then it is made, root's, as
 /// container runtimes do.
-async fn make_working_folder(workshop: &Workshop, context: &Context) -> Result<(), Error> {
-    match context.cwd.as_deref().filter(|path| path.starts_with('/')) {
+async fn make_working_folder(workshop: &Workshop, path: Option<&str>) -> Result<(), Error> {
+    match path.filter(|path| path.starts_with('/') && *path != "/") {
         Some(path) => people::make_directory(workshop, path).await.map(drop),
         None => Ok(()),
     }

@@ -18,6 +18,9 @@ use super::request::check_hash;
 use crate::{App, Caller, Error, Scope};
 
 const CHUNK: usize = 256 << 10;
+/// An object store takes no smaller parts, and no more of them (Amazon S3, "Multipart upload limits").
+const PART: usize = 5 << 20;
+const PARTS: u64 = 10_000;
 /// An archive that no build has used for this long makes room for another, where there is none. One that was sent for a
 /// build that was never begun is removed in any case.
 const IDLE_MS: i64 = 3600 * 1000;
@@ -101,7 +104,10 @@ impl App {
         if self.config().archive.url.is_none() {
             self.check_disk(self.default_provider())?;
         }
-        let mut writer = BufWriter::new(Arc::clone(self.objects()), key(&caller.organisation, hash));
+        // A part is written before more is taken: whoever sends quickly waits, and fills no memory.
+        let part = PART.max(usize::try_from(most / PARTS).unwrap_or(usize::MAX).saturating_add(1));
+        let writer = BufWriter::with_capacity(Arc::clone(self.objects()), key(&caller.organisation, hash), part);
+        let mut writer = writer.with_max_concurrency(1);
         let mut buffer = vec![0; CHUNK];
         let mut bytes: u64 = 0;
         let received = loop {
