@@ -37,6 +37,7 @@ use crate::sandbox::metrics::History;
 use crate::sandbox::repair::Unfinished;
 use crate::sandbox::work::Looks;
 use crate::session::Live;
+use crate::shares::Shares;
 use crate::store::{Dialect, Store};
 use crate::traffic::Traffic;
 use crate::{Error, identity, random};
@@ -71,6 +72,8 @@ struct Parts {
     locks: Locks,
     /// One lock for each volume.
     volume_locks: Locks<VolumeId>,
+    /// Turns to work on their files.
+    volume_turns: Arc<Shares>,
     /// When each sandbox was last used.
     activity: Arc<Activity>,
     /// What sandboxes had used at the last sample, to distinguish work from waiting.
@@ -162,6 +165,7 @@ impl App {
             server,
             locks: Locks::default(),
             volume_locks: Locks::default(),
+            volume_turns: crate::volume::turns(),
             activity,
             looks: Looks::default(),
             keys: KeyCache::default(),
@@ -286,6 +290,10 @@ impl App {
 
     pub(crate) fn volume_locks(&self) -> &Locks<VolumeId> {
         &self.0.volume_locks
+    }
+
+    pub(crate) fn volume_turns(&self) -> &Arc<Shares> {
+        &self.0.volume_turns
     }
 
     pub(crate) fn activity(&self) -> &Arc<Activity> {

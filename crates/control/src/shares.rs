@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+#[derive(Debug)]
 pub struct Shares {
     server: Arc<Semaphore>,
     /// Places of each organisation that has or wants one.

@@ -142,9 +142,9 @@ fn parse() -> Result<Cli, Complaint> {
         }
         if error.use_stderr() {
             let all = cli::command();
-            let verb = std::env::args().nth(1).and_then(|word| all.find_subcommand(word).cloned());
-            let part = std::env::args().nth(2);
-            return usage::complaint(&error, &all, verb.as_ref(), part.as_deref());
+            let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+            let (verb, part) = usage::about(&all, words);
+            return usage::complaint(&error, &all, verb, part.as_deref());
         }
         error.print().map_or_else(Complaint::from, |()| Complaint::silent())
     })

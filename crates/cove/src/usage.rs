@@ -96,6 +96,13 @@ fn meant(word: &str, within: &clap::Command, similar: &[String]) -> Option<Strin
     translated.map(|name| (*name).to_owned()).or_else(number).or_else(swapped).or_else(similar)
 }
 
+/// The verb that a command line is about, and its part; `cove help VERB PART` is about that verb.
+pub fn about(all: &clap::Command, words: impl Iterator<Item = String>) -> (Option<&clap::Command>, Option<String>) {
+    let mut words = words.skip_while(|word| word == "help");
+    let verb = words.next().and_then(|word| all.find_subcommand(word));
+    (verb, words.next())
+}
+
 /// Clap's error in our words. `verb` is the one whose help to read, or the help of its `part`.
 pub fn complaint(
     error: &clap::Error,
@@ -146,23 +153,21 @@ pub fn complaint(
         ErrorKind::InvalidSubcommand => {
             let word = text(error, ContextKind::InvalidSubcommand).unwrap_or_default();
             let complaint = match verb {
-                Some(verb) if verb.get_name() != "help" => {
-                    Complaint::usage(format!("there is no `{word}` of `cove {}`", verb.get_name()))
-                }
-                _ => Complaint::usage(format!("there is no verb `{word}`")),
+                Some(verb) => Complaint::usage(format!("there is no `{word}` of `cove {}`", verb.get_name())),
+                None => Complaint::usage(format!("there is no verb `{word}`")),
             };
             if word == "version" {
                 return complaint.hint("cove --version");
             }
-            let within = verb.filter(|verb| verb.get_name() != "help").unwrap_or(all);
-            match meant(&word, within, &texts(error, ContextKind::SuggestedSubcommand)) {
+            match meant(&word, verb.unwrap_or(all), &texts(error, ContextKind::SuggestedSubcommand)) {
                 Some(meant) => complaint.hint(format!("did you mean `{meant}`?")),
                 None => complaint.hint(help),
             }
         }
         ErrorKind::MissingRequiredArgument => {
-            let missing = texts(error, ContextKind::InvalidArg).join(" and ");
-            Complaint::usage(format!("{missing} is missing")).hint(help)
+            let missing = texts(error, ContextKind::InvalidArg);
+            let are = if missing.len() == 1 { "is" } else { "are" };
+            Complaint::usage(format!("{} {are} missing", missing.join(" and "))).hint(help)
         }
         ErrorKind::ArgumentConflict => {
             let others = texts(error, ContextKind::PriorArg);
@@ -204,9 +209,17 @@ fn texts(error: &clap::Error, kind: ContextKind) -> Vec<String> {
     }
 }
 
-/// `--memory <SIZE>` is `--memory`; `<COMMAND>...` stays what it is.
+/// `--memory <SIZE>` is `--memory`, and `[LABEL]...` is `<LABEL>`: whether it may be left out is no matter where it was
+/// written.
 fn without_placeholder(flag: &str) -> String {
-    if flag.starts_with('-') { flag.split([' ', '=']).next().unwrap_or(flag).to_owned() } else { flag.to_owned() }
+    if flag.starts_with('-') {
+        return flag.split([' ', '=']).next().unwrap_or(flag).to_owned();
+    }
+    let name = flag.trim_end_matches("...");
+    match name.strip_prefix('[').and_then(|name| name.strip_suffix(']')) {
+        Some(name) => format!("<{name}>"),
+        None => name.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -217,8 +230,8 @@ mod tests {
         let all = crate::cli::command();
         let words: Vec<&str> = line.split(' ').collect();
         let error = all.clone().try_get_matches_from(&words).unwrap_err();
-        let verb = words.get(1).and_then(|word| all.find_subcommand(word));
-        complaint(&error, &all, verb, words.get(2).copied()).to_string()
+        let (verb, part) = about(&all, words.iter().skip(1).map(|word| (*word).to_owned()));
+        complaint(&error, &all, verb, part.as_deref()).to_string()
     }
 
     #[test]
@@ -234,6 +247,29 @@ mod tests {
         }
         let help = told("cove help template inspect");
         assert!(!help.contains("did you mean `inspect`"), "{help}");
+    }
+
+    #[test]
+    fn what_was_typed_is_named_without_brackets_of_the_help() {
+        let label = told("cove label box nonsense");
+        assert!(label.starts_with("error: <LABEL> nonsense: not a label"), "{label}");
+        let kind = told("cove network box some");
+        assert!(kind.starts_with("error: <KIND> cannot be `some`"), "{kind}");
+        let both = told("cove rename box lab --none");
+        assert!(both.starts_with("error: <NAME> and --none cannot"), "{both}");
+        let two = told("cove snapshot import");
+        assert!(two.starts_with("error: <FILE> and <NAME> are missing"), "{two}");
+        let one = told("cove exec box");
+        assert!(one.starts_with("error: <COMMAND>... is missing"), "{one}");
+    }
+
+    #[test]
+    fn a_part_that_is_not_there_is_missed_in_its_verb() {
+        let help = told("cove help template nonsense");
+        assert!(help.starts_with("error: there is no `nonsense` of `cove template`"), "{help}");
+        assert!(help.contains("`cove help template`"), "{help}");
+        let verb = told("cove help nonsense");
+        assert!(verb.starts_with("error: there is no verb `nonsense`"), "{verb}");
     }
 
     #[test]

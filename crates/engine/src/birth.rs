@@ -300,7 +300,9 @@ impl Layers<'_> {
                 mount.access != Access::ReadOnly && !path.canonicalize().is_ok_and(|source| self.is_ours(&source))
             }
         };
-        if self.spec.mounts.iter().any(shares) { Rules::SharedFiles } else { Rules::Ordinary }
+        let is_volume = |mount: &Mount| matches!(mount.source, Source::Volume { .. });
+        let mounts = &self.spec.mounts;
+        Rules { shared_files: mounts.iter().any(shares), volumes: mounts.iter().any(is_volume) }
     }
 
     /// A folder or file of the host.

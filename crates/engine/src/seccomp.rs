@@ -1,5 +1,5 @@
 //! The filter on system calls: `policies/default` as a program for the kernel, with `policies/shared-files` on top for
-//! sandboxes that write into folders of the host.
+//! sandboxes that write into folders of the host, and `policies/volumes` for those that have volumes.
 //!
 //! Names become numbers of this machine, neighbouring numbers with one answer become ranges, and the ranges become a
 //! binary search: about eight comparisons decide a call, where a list would need hundreds. Only the machine's own
@@ -16,13 +16,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::refused::{Refused, Step};
 
-/// Which of the policies a sandbox gets.
+/// Which policies a sandbox gets on top of the ordinary one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub enum Rules {
-    #[default]
-    Ordinary,
+pub struct Rules {
     /// It writes into folders of the host.
-    SharedFiles,
+    pub shared_files: bool,
+    /// It has volumes.
+    pub volumes: bool,
 }
 
 /// The compiled policies; made once per spawner.
@@ -33,17 +33,22 @@ pub enum Rules {
 /// lets that one step through for who knows a secret: 64 bits that setns(2) ignores.
 pub struct Filter {
     secret: Secret,
-    ordinary: Vec<Instruction>,
-    /// Made when first needed.
-    shared_files: OnceCell<Vec<Instruction>>,
+    /// By their rules; all but the ordinary one are made when first needed.
+    programs: [OnceCell<Vec<Instruction>>; 4],
 }
 
 impl Filter {
     /// The built-in policy; its text is part of the program and tested with it.
     pub fn new() -> Result<Filter, Refused> {
         let secret = Secret::new().step("make a secret")?;
-        let ordinary = program::compile(&policy::admit(policy::built_in(), secret));
-        Ok(Filter { secret, ordinary, shared_files: OnceCell::new() })
+        let filter = Filter { secret, programs: Default::default() };
+        filter.program(Rules::default());
+        Ok(filter)
+    }
+
+    fn program(&self, rules: Rules) -> &[Instruction] {
+        let index = usize::from(rules.shared_files) + 2 * usize::from(rules.volumes);
+        self.programs[index].get_or_init(|| program::compile(&policy::admit(policy::built_in_for(rules), self.secret)))
     }
 
     /// With which a filtered process enters its user namespace.
@@ -53,14 +58,7 @@ impl Filter {
 
     /// Needs CAP_SYS_ADMIN in the caller's user namespace: setuid programs shall work inside, so `no_new_privs` is not set.
     pub fn install(&self, rules: Rules) -> Result<(), Refused> {
-        let program = match rules {
-            Rules::Ordinary => &self.ordinary,
-            Rules::SharedFiles => {
-                let policy = || policy::admit(policy::built_in_for_shared_files(), self.secret);
-                self.shared_files.get_or_init(|| program::compile(&policy()))
-            }
-        };
-        cove_sys::seccomp::install(program).step("install the seccomp filter")
+        cove_sys::seccomp::install(self.program(rules)).step("install the seccomp filter")
     }
 }
 

@@ -151,6 +151,37 @@ fn everything_the_overlay_needs_comes_back() {
     assert_eq!(names(&house.export('b')), names(&archive));
 }
 
+/// An attribute's name may have whatever its file's owner likes.
+#[test]
+fn attributes_of_any_name_come_back() {
+    let house = House::new();
+    let file = house.create('a').root_upper.join("file");
+    fs::write(&file, "x").unwrap();
+    let names = [
+        "user.two\nlines",
+        "user.a=b",
+        "user.a b",
+        "user.50%",
+        "user.%41",
+        "user.\u{e9}",
+        "user.plain",
+        "user.=",
+        "user.\n",
+    ];
+    for name in names {
+        setxattr(&file, name, name.as_bytes(), XattrFlags::empty()).unwrap();
+    }
+    let again = house.import('b', &house.export('a')[..]).unwrap().root_upper.join("file");
+    let mut value = [0; 64];
+    for name in names {
+        let length = getxattr(&again, name, &mut value[..]).unwrap_or_else(|errno| panic!("{name:?}: {errno}"));
+        assert_eq!(&value[..length], name.as_bytes());
+    }
+    let mut list = [0; 1024];
+    let length = rustix::fs::listxattr(&again, &mut list[..]).unwrap();
+    assert_eq!(list[..length].iter().filter(|byte| **byte == 0).count(), names.len(), "and no others");
+}
+
 #[test]
 fn an_archive_cannot_write_outside() {
     let house = House::new();

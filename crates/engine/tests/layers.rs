@@ -236,6 +236,96 @@ fn a_fork_has_a_disk_limit_of_its_own_and_a_captured_sandbox_can_write_as_much_a
     house.assert_empty();
 }
 
+/// What forks have of those before them is on nobody's account once those are gone.
+#[test]
+fn a_line_of_forks_holds_no_more_than_twice_a_limit() {
+    let house = House::open();
+    let limits = Limits { disk: Some(60 << 20), ..house.spec().limits };
+    let mut at = house.engine.launch(&Spec { limits, ..house.on_disk() }).unwrap().id;
+    for generation in 0..6u64 {
+        // As much as it may; the later ones meet their limit.
+        house.run(&at, &format!("dd if=/dev/urandom of=f{generation} bs=1M count=50 conv=fsync 2>&1"));
+        let held: u64 = house.output(&at, "du -sm . | cut -f1").parse().unwrap();
+        assert!(held <= 121, "{held} MiB in generation {generation}");
+        assert!(held >= 50 * (generation + 1).min(2), "{held} MiB in generation {generation}");
+        let fork = Spec { limits, ..house.on_disk() };
+        match house.engine.fork(&at, &fork) {
+            Ok(_) => {
+                house.engine.destroy(&at).unwrap();
+                at = fork.id;
+            }
+            Err(error) => assert!(error.to_string().contains("twice its disk limit"), "{error}"),
+        }
+    }
+    let small = Spec { limits: Limits { disk: Some(30 << 20), ..limits }, ..house.on_disk() };
+    let error = house.engine.fork(&at, &small).unwrap_err().to_string();
+    assert!(error.contains("twice its disk limit"), "{error}");
+    // It counts what is there, not what was written once.
+    house.output(&at, "rm f*");
+    let fork = Spec { limits, ..house.on_disk() };
+    house.engine.fork(&at, &fork).unwrap();
+    house.output(&fork.id, "dd if=/dev/urandom of=own bs=1M count=50 conv=fsync 2>&1");
+    for id in [&at, &fork.id] {
+        house.engine.destroy(id).unwrap();
+    }
+    house.assert_empty();
+}
+
+/// Writes what fits, up to 50 MiB, into a folder whose path is longer than the kernel takes, and tells what is in it.
+const HIDE: &str = r"
+import os
+os.chdir('/home/user')
+for _ in range(25):
+    os.makedirs('d' * 200, exist_ok=True)
+    os.chdir('d' * 200)
+try:
+    with open(str(len(os.listdir('.'))), 'wb', buffering=0) as file:
+        for _ in range(50): file.write(os.urandom(1 << 20))
+        os.fsync(file.fileno())
+except OSError: pass
+print(sum(os.stat(name).st_blocks for name in os.listdir('.')) * 512)
+";
+
+#[test]
+fn captures_one_after_the_other_give_no_more_than_twice_a_limit() {
+    let house = House::open();
+    let limits = Limits { disk: Some(60 << 20), ..house.spec().limits };
+    let spec = Spec { limits, ..house.on_disk() };
+    house.engine.launch(&spec).unwrap();
+    let layers = [(); 6].map(|()| new_layer());
+    for (round, layer) in layers.iter().enumerate() {
+        house.engine.capture(&spec.id, layer).unwrap();
+        let held: u64 = house.output(&spec.id, &format!("python3 - <<'END'{HIDE}END")).parse().unwrap();
+        assert!(held <= 121 << 20, "{held} bytes in round {round}");
+    }
+    house.engine.destroy(&spec.id).unwrap();
+    for layer in &layers {
+        house.engine.remove_layer(layer).unwrap();
+    }
+    house.assert_empty();
+}
+
+#[test]
+fn a_captured_sandbox_can_rewrite_its_files_again_and_again() {
+    let house = House::open();
+    let limits = Limits { disk: Some(60 << 20), ..house.spec().limits };
+    let spec = Spec { limits, ..house.on_disk() };
+    house.engine.launch(&spec).unwrap();
+    let write = "dd if=/dev/urandom of=file bs=1M count=40 conv=fsync 2>&1";
+    house.output(&spec.id, write);
+    let layers = [(); 5].map(|()| new_layer());
+    for layer in &layers {
+        house.engine.capture(&spec.id, layer).unwrap();
+        // Where it has more on its account than its limit, its files are counted first.
+        eventually("it can write as much as before", || house.run(&spec.id, write).code == 0);
+    }
+    house.engine.destroy(&spec.id).unwrap();
+    for layer in &layers {
+        house.engine.remove_layer(layer).unwrap();
+    }
+    house.assert_empty();
+}
+
 #[test]
 fn a_rollback_gives_back_what_was_captured_and_can_be_undone() {
     on_both(|house| {

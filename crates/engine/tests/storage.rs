@@ -352,6 +352,51 @@ fn a_writer_that_the_kernel_buffers_meets_no_end_either() {
     });
 }
 
+/// Large files that are mostly gone keep what the filesystem gave to large files; then small ones take all that names have.
+#[test]
+fn a_pool_without_room_for_names_says_so_and_can_be_emptied() {
+    let Some(disk) = cove_testkit::disk::Disk::new(500) else { return };
+    let store = Store::open(&disk.path().join("data")).unwrap();
+    let upper = directories(store.create(&id('a'), Storage::Disk, &unlimited()).unwrap());
+    let top = &upper.root_upper;
+    let block = vec![7; 1 << 20];
+    let mut large = 0;
+    while fs::write(top.join(format!("large{large}")), &block).is_ok() {
+        large += 1;
+        // As the engine does: what cannot be had now is tried again.
+        let _later = store.make_room();
+        assert!(large < 1000, "a small disk is full in the end");
+    }
+    store.sync(&id('a')).unwrap();
+    for number in (0..large).filter(|number| number % 8 != 0) {
+        fs::remove_file(top.join(format!("large{number}"))).unwrap();
+    }
+    store.sync(&id('a')).unwrap();
+    let small = vec![7; 1900];
+    let mut count = 0;
+    while fs::write(top.join(format!("small{count}")), &small).is_ok() {
+        count += 1;
+        if count % 1000 == 0 {
+            let _later = store.make_room();
+        }
+        assert!(count < 1_000_000, "a small disk is full in the end");
+    }
+    // What is deleted for a moment's air changes nothing.
+    for number in (0..large).filter(|number| number % 8 == 0).take(8) {
+        fs::remove_file(top.join(format!("large{number}"))).unwrap();
+    }
+    store.sync(&id('a')).unwrap();
+    if store.create(&id('b'), Storage::Disk, &unlimited()).is_err() {
+        let refusal = store.health().unwrap().refusal(0);
+        assert!(refusal.as_ref().is_some_and(|reason| reason.contains("is full")), "{refusal:?}");
+    }
+    store.remove(&id('a')).expect("what is there can be removed");
+    eventually("there is room again", || {
+        let _later = store.empty_trash();
+        store.health().unwrap().refusal(0).is_none() && store.create(&id('c'), Storage::Disk, &unlimited()).is_ok()
+    });
+}
+
 #[test]
 fn a_data_directory_deleted_under_its_server_starts_anew() {
     let data = Data::new();

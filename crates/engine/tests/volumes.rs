@@ -93,6 +93,50 @@ fn a_volume_has_a_limit_that_can_be_moved() {
     house.assert_empty();
 }
 
+/// Asks for BTRFS_IOC_SUBVOL_CREATE, its second version, and BTRFS_IOC_SYNC.
+const ASK: &str = r"
+import fcntl, os
+top = os.open('/two', os.O_RDONLY)
+for request in (0x5000940e, 0x50009418, 0x9408):
+    start = 8 if request == 0x5000940e else 56
+    words = bytearray(4096)
+    words[start:start + 3] = b'sub'
+    try: fcntl.ioctl(top, request, words)
+    except OSError as error: print(error.errno)
+    else: print('done')
+print(os.listdir('/two'))
+";
+
+/// A subvolume that a sandbox made, or blocks of another volume, would be on nobody's account.
+#[test]
+fn nothing_in_a_volume_is_outside_of_its_limit() {
+    let house = House::open();
+    let volumes = [new_volume(), new_volume()];
+    for volume in &volumes {
+        house.engine.make_volume(volume, Some(20 << 20)).unwrap();
+    }
+    let mounts = [("/one", &volumes[0]), ("/two", &volumes[1])]
+        .map(|(target, volume)| mount(volume, None, target, Access::ReadWrite))
+        .to_vec();
+    let id = house.engine.launch(&with(&house, mounts)).unwrap().id;
+    for user in [None, Some("root")] {
+        let ran = house.run_as(&id, user, &format!("python3 - <<'END'{ASK}END"));
+        assert_eq!(ran.stdout.trim(), "1\n1\n1\n[]", "{ran:?}");
+    }
+    house.output(&id, "dd if=/dev/urandom of=/one/file bs=1M count=15 conv=fsync 2>&1");
+    assert_ne!(house.run(&id, "cp --reflink=always /one/file /two/shared").code, 0);
+    house.output(&id, "rm -f /two/shared; cp /one/file /two/file; cmp /one/file /two/file; sync /two/file");
+    let used = house.engine.volume_usage(&volumes[1]).unwrap().bytes;
+    assert!(used >= 15 << 20, "a copy is on the account of who has it: {used}");
+    let ran = house.run(&id, "cp /one/file /two/more");
+    assert!(ran.code != 0, "{ran:?}");
+    house.engine.destroy(&id).unwrap();
+    for volume in &volumes {
+        house.engine.remove_volume(volume).unwrap();
+    }
+    house.assert_empty();
+}
+
 #[test]
 fn a_read_only_mount_is_not_written_and_two_parts_of_a_volume_are_two_mounts() {
     let house = House::open();

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
+use comfy_table::{Cell, Color, ColumnConstraint, Table, Width, presets};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -20,23 +20,30 @@ pub enum Tone {
     Faint,
 }
 
-/// Rows under upper-case headings, without lines; fitted to the terminal, never wrapped in a pipe.
+/// Blanks between two columns.
+const GAP: u16 = 2;
+
+/// Rows under upper-case headings, without lines. On a terminal the widest columns are broken between words until all
+/// fit; a word is never broken, so that ids can be copied. Where the words alone are too wide, and in a pipe, each row
+/// is one line.
 pub struct Rows {
     table: Table,
     colour: bool,
+    /// Columns of the terminal.
+    width: Option<usize>,
 }
 
 impl Rows {
     pub fn new(headings: &[&str]) -> Rows {
+        let stdout = io::stdout();
+        let size = terminal::size().filter(|_| io::IsTerminal::is_terminal(&stdout));
+        Rows::within(headings, size.map(|size| size.columns.into()), terminal::has_colour(&stdout))
+    }
+
+    fn within(headings: &[&str], width: Option<usize>, colour: bool) -> Rows {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
-        let arrangement = match terminal::size() {
-            Some(_) if io::IsTerminal::is_terminal(&io::stdout()) => ContentArrangement::Dynamic,
-            _ => ContentArrangement::Disabled,
-        };
-        table.set_content_arrangement(arrangement);
-        let colour = terminal::has_colour(&io::stdout());
-        let mut rows = Rows { table, colour };
+        let mut rows = Rows { table, colour, width };
         let headings: Vec<_> = headings.iter().map(|heading| (heading.to_uppercase(), Tone::Faint)).collect();
         let headings: Vec<_> = headings.iter().map(|(text, tone)| rows.cell(text, *tone)).collect();
         rows.table.set_header(headings);
@@ -60,14 +67,48 @@ impl Rows {
         }
     }
 
-    pub fn print(mut self) -> Result<(), Complaint> {
-        for column in self.table.column_iter_mut() {
-            column.set_padding((0, 2));
+    pub fn print(self) -> Result<(), Complaint> {
+        write_line(&self.text())
+    }
+
+    fn text(mut self) -> String {
+        let natural: Vec<usize> = self.table.column_max_content_widths().into_iter().map(usize::from).collect();
+        let widths = self.width.and_then(|width| fitted(&natural, &self.longest_words(natural.len()), width));
+        for (index, column) in self.table.column_iter_mut().enumerate() {
+            let gap = if index + 1 < natural.len() { GAP } else { 0 };
+            column.set_padding((0, gap));
+            if let Some(width) = widths.as_ref().and_then(|widths| u16::try_from(widths[index]).ok()) {
+                column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(width.saturating_add(gap))));
+            }
         }
         let text = self.table.to_string();
         let lines: Vec<_> = text.lines().map(str::trim_end).collect();
-        write_line(&lines.join("\n"))
+        lines.join("\n")
     }
+
+    /// Of each column.
+    fn longest_words(&self, columns: usize) -> Vec<usize> {
+        let mut longest = vec![1; columns];
+        for row in self.table.header().into_iter().chain(self.table.row_iter()) {
+            for (longest, cell) in longest.iter_mut().zip(row.cell_iter()) {
+                let words = cell.content().split(' ').map(|word| word.chars().count()).max();
+                *longest = (*longest).max(words.unwrap_or(0));
+            }
+        }
+        longest
+    }
+}
+
+/// Widths of columns that fit together, each between `least` and `natural`; `None` where nothing does.
+fn fitted(natural: &[usize], least: &[usize], width: usize) -> Option<Vec<usize>> {
+    let gaps = usize::from(GAP) * natural.len().saturating_sub(1);
+    let mut widths = natural.to_vec();
+    while widths.iter().sum::<usize>() + gaps > width {
+        let can_give = widths.iter().zip(least).enumerate().filter(|(_, (has, needs))| has > needs);
+        let (widest, _) = can_give.max_by_key(|(_, (has, _))| **has)?;
+        widths[widest] -= 1;
+    }
+    Some(widths)
 }
 
 /// A list from the server: JSON for programs, a table for people, a note on stderr where it is empty.
@@ -181,6 +222,40 @@ mod tests {
         assert_eq!(enumerated(&["cpus"]), "cpus");
         assert_eq!(enumerated(&["cpus", "memory"]), "cpus and memory");
         assert_eq!(enumerated(&["cpus", "memory", "disk"]), "cpus, memory and disk");
+    }
+
+    #[test]
+    fn a_narrow_terminal_breaks_no_word() {
+        let shown = |width: Option<usize>| {
+            let mut rows = Rows::within(&["id", "created", "why"], width, false);
+            for cells in [
+                ["session_ix6sjq4mn69efc9c", "2026-11-18 03:10:40", "its sandbox was stopped because nobody used it"],
+                ["session_yy2jo92kuub1jgnx", "2026-11-18 03:09:54", ""],
+            ] {
+                rows.add(&cells.map(|text| (text, Tone::Plain)));
+            }
+            rows.text()
+        };
+        let wide = shown(None);
+        assert_eq!(wide.lines().count(), 3, "{wide}");
+        assert_eq!(shown(Some(200)), wide);
+        for width in [80, 60] {
+            let narrow = shown(Some(width));
+            assert!(narrow.lines().all(|line| line.chars().count() <= width), "{narrow}");
+            assert!(narrow.lines().count() > 3, "{narrow}");
+            for word in wide.split_whitespace() {
+                assert!(narrow.split_whitespace().any(|one| one == word), "{word} in {narrow}");
+            }
+        }
+        // No way to fit: the terminal breaks the lines.
+        assert_eq!(shown(Some(40)), wide);
+    }
+
+    #[test]
+    fn the_widest_columns_give_first() {
+        assert_eq!(fitted(&[4, 20, 40], &[4, 20, 10], 58), Some(vec![4, 20, 30]));
+        assert_eq!(fitted(&[4, 20, 40], &[4, 8, 10], 44), Some(vec![4, 18, 18]));
+        assert_eq!(fitted(&[4, 20, 40], &[4, 20, 10], 37), None);
     }
 
     #[test]

@@ -84,7 +84,24 @@ enum Whole {
 /// The size of the pipe between the provider that packs and the object store.
 const BUFFER: usize = 256 << 10;
 
+/// An object store takes no smaller parts, and no more of them (Amazon S3, "Multipart upload limits").
+const PART: usize = 5 << 20;
+const PARTS: u64 = 10_000;
+/// A folder takes parts of any size, and as many as there are.
+const PART_OF_A_FILE: usize = 256 << 10;
+
 impl App {
+    /// Writes an object of at most so many bytes that comes from outside. A part is written before more is taken: whoever
+    /// sends quickly waits, and fills no memory. Returns how large a part is, too: no more of the object is held.
+    pub(crate) fn object_writer(&self, key: Key, most: u64) -> (BufWriter, usize) {
+        let part = match self.config().archive.url {
+            Some(_) => PART.max(usize::try_from(most / PARTS).unwrap_or(usize::MAX).saturating_add(1)),
+            None => PART_OF_A_FILE,
+        };
+        let writer = BufWriter::with_capacity(Arc::clone(self.objects()), key, part);
+        (writer.with_max_concurrency(1), part)
+    }
+
     /// Copies files to the object store, then deletes them at the provider. The archive appears as a whole or not at
     /// all, and the files are deleted only when it was read back as it was sent.
     pub(crate) async fn export(&self, sandbox: &Sandbox) -> Result<(), Error> {

@@ -11,7 +11,7 @@
 //! build had to begin in the middle, not for each step.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cove_protocol::file::WriteMode;
@@ -32,7 +32,8 @@ use super::workshop::{Workshop, builder};
 use super::{Build, Defaults, Failure, State};
 use crate::event::Kind as EventKind;
 use crate::guest::GuestError;
-use crate::image::pull::{Origin, Wanted};
+use crate::image::pull::{Origin, Wanted, registry_of};
+use crate::image::source::Meant;
 use crate::image::work::Work;
 use crate::provider::{Image, Root, Under};
 use crate::store::Written;
@@ -144,7 +145,8 @@ impl App {
             confidential.secrets.values().flat_map(|value| pieces(value)).chain(passwords).collect();
         let log = Log::open(self.store().clone(), self.clock().clone(), &id, secrets, place.news.clone()).await?;
         let limit = Duration::from_secs(self.config().builds.timeout_seconds.max(1));
-        let executor = Executor { app: self, build: &build, request, confidential: &confidential, log: &log };
+        let (confidential, log, registry) = (&confidential, &log, OnceLock::new());
+        let executor = Executor { app: self, build: &build, request, confidential, log, registry };
         let outcome = tokio::select! {
             outcome = log.writing(tokio::time::timeout(limit, Box::pin(executor.execute()))) => match outcome {
                 Ok(outcome) => outcome,
@@ -211,6 +213,8 @@ struct Executor<'a> {
     request: &'a Request,
     confidential: &'a Confidential,
     log: &'a Log,
+    /// Whom the build's credentials are for: what names of that registry begin with.
+    registry: OnceLock<String>,
 }
 
 impl Executor<'_> {
@@ -240,6 +244,9 @@ impl Executor<'_> {
         let (request, size) = (self.request.clone(), self.request.size());
         let plan = crate::heavy::run(size, crate::heavy::SMALL, move || Plan::of(&request)).await;
         let plan = plan.map_err(Stopped::at("base"))?;
+        if let Some(registry) = self.registry_for(&plan.images) {
+            let _is_the_first = self.registry.set(registry);
+        }
         let (count, last) = (plan.count(), plan.needed.last().copied());
         let mut done: Vec<Option<Progress>> = vec![None; plan.stages.len()];
         for place in plan.needed.iter().copied() {
@@ -403,12 +410,29 @@ impl Executor<'_> {
         pulled.map_err(|error| remedied(error, &self.request.recipe))
     }
 
+    /// The one registry that gets the build's credentials: of those that the request names the first beside the usual
+    /// one, or that one where there is no other. An image of somebody else's may lead a build to any registry
+    /// (`ONBUILD`), and public ones ask for a password, too.
+    fn registry_for(&self, images: &[String]) -> Option<String> {
+        let usual = format!("{}/", self.app.config().images.registry.trim());
+        let all: Vec<String> = images.iter().filter_map(|name| self.registry_named(name)).collect();
+        all.iter().find(|registry| **registry != usual).or(all.first()).cloned()
+    }
+
+    fn registry_named(&self, name: &str) -> Option<String> {
+        match self.app.builds().source().meaning(name) {
+            Ok(Meant::Image(reference)) => Some(registry_of(&reference).to_owned()),
+            Ok(Meant::Template(_)) | Err(_) => None,
+        }
+    }
+
     async fn pull_image(&self, work: &Work, name: &str, label: &str) -> Result<Origin, Error> {
+        let is_theirs = self.registry_named(name).is_some_and(|registry| self.registry.get() == Some(&registry));
         let wanted = Wanted {
             organisation: &self.build.organisation,
             provider: &self.build.provider,
             name,
-            credentials: self.confidential.registry.as_ref(),
+            credentials: self.confidential.registry.as_ref().filter(|_| is_theirs),
         };
         Box::pin(self.app.pull(work, wanted, &|line: String| self.log.info(Some(label), &line))).await
     }

@@ -8,19 +8,14 @@
 
 use futures::TryStreamExt as _;
 use object_store::ObjectStoreExt as _;
-use object_store::buffered::BufWriter;
 use object_store::path::Path as Key;
-use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_util::io::StreamReader;
 
 use super::request::check_hash;
-use crate::{App, Caller, Error, Scope};
+use crate::{App, Caller, Error, Scope, right};
 
 const CHUNK: usize = 256 << 10;
-/// An object store takes no smaller parts, and no more of them (Amazon S3, "Multipart upload limits").
-const PART: usize = 5 << 20;
-const PARTS: u64 = 10_000;
 /// An archive that no build has used for this long makes room for another, where there is none. One that was sent for a
 /// build that was never begun is removed in any case.
 const IDLE_MS: i64 = 3600 * 1000;
@@ -49,6 +44,13 @@ pub enum Meant {
 
 fn key(organisation: &str, hash: &str) -> Key {
     Key::from_iter(["build-files", organisation, hash])
+}
+
+/// Counts what is held of an archive for whoever sends it, as of every body: many that are never finished would fill the
+/// memory of all.
+fn count_held(bytes: u64, part: usize) -> Result<(), Error> {
+    let held = usize::try_from(bytes).unwrap_or(usize::MAX).min(part);
+    right::current().map_or(Ok(()), |admission| admission.holds_body(held))
 }
 
 fn trouble(verb: &str, error: impl std::fmt::Display) -> Error {
@@ -104,10 +106,7 @@ impl App {
         if self.config().archive.url.is_none() {
             self.check_disk(self.default_provider())?;
         }
-        // A part is written before more is taken: whoever sends quickly waits, and fills no memory.
-        let part = PART.max(usize::try_from(most / PARTS).unwrap_or(usize::MAX).saturating_add(1));
-        let writer = BufWriter::with_capacity(Arc::clone(self.objects()), key(&caller.organisation, hash), part);
-        let mut writer = writer.with_max_concurrency(1);
+        let (mut writer, part) = self.object_writer(key(&caller.organisation, hash), most);
         let mut buffer = vec![0; CHUNK];
         let mut bytes: u64 = 0;
         let received = loop {
@@ -124,6 +123,9 @@ impl App {
             let arriving = arrival.add(count as u64);
             if bytes > most {
                 break Err(Error::invalid("body", format!("an archive has at most {} MiB", most >> 20)));
+            }
+            if let Err(error) = count_held(bytes, part) {
+                break Err(error);
             }
             if kept.saturating_add(arriving) > quota && !has_made_room {
                 // Nobody else can remove them: whoever sent them has no way to.
@@ -226,5 +228,28 @@ impl App {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::config::Connections;
+    use crate::right::Rights;
+    use crate::right::budget::Budget;
+
+    #[tokio::test]
+    async fn what_is_held_of_archives_counts_for_their_organisation() {
+        let config = Connections { unfinished_bytes: 256 << 10, ..Default::default() };
+        let rights = Arc::new(Rights::new(Budget::new(&config, 1024)));
+        let (first, second) = (rights.admit(), rights.admit());
+        // Of one that is written as it comes, no more than a part is held.
+        first.clone().within(async { count_held(9 << 30, 900 << 10) }).await.unwrap();
+        let refused = second.clone().within(async { count_held(200 << 10, 5 << 20) }).await;
+        assert!(matches!(refused, Err(Error::Exhausted { .. })), "{refused:?}");
+        drop(first);
+        second.within(async { count_held(200 << 10, 5 << 20) }).await.unwrap();
     }
 }

@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex as AsyncMutex, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::Error;
+use super::cover::Cover;
 use crate::clock::{Clock, Timestamp};
 use crate::store::Store;
+use crate::{Error, heavy};
 
 /// Bytes of text that are kept of one build.
 const KEPT: usize = 8 << 20;
@@ -27,8 +28,6 @@ const FLUSH: Duration = Duration::from_millis(100);
 const AGAIN: Duration = Duration::from_secs(1);
 /// Lines that do not wait.
 const FULL: usize = 200;
-/// Secrets that are shorter are not covered: every second line has such a word.
-const SHORTEST_SECRET: usize = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -75,8 +74,7 @@ pub struct Log {
     store: Store,
     clock: Clock,
     build: String,
-    /// Longest first, so that none hides a part of another.
-    secrets: Vec<String>,
+    cover: Cover,
     pending: Mutex<Pending>,
     /// Held by whoever writes: lines come into the store in their order.
     turn: AsyncMutex<()>,
@@ -100,17 +98,13 @@ impl Log {
         news: watch::Sender<i64>,
     ) -> Result<Log, Error> {
         let last = store.last_build_log(build).await?;
-        let lines = |secret: Vec<u8>| {
-            let text = String::from_utf8_lossy(&secret).into_owned();
-            text.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>()
-        };
-        let mut secrets: Vec<String> = secrets.into_iter().flat_map(lines).collect();
-        secrets.retain(|line| line.len() >= SHORTEST_SECRET);
-        secrets.sort_by_key(|line| std::cmp::Reverse(line.len()));
-        secrets.dedup();
+        let secrets: Vec<Vec<u8>> = secrets.into_iter().collect();
+        let size: usize = secrets.iter().map(Vec::len).sum();
+        let learn = move || Cover::new(lines_of(&secrets).iter().map(|line| line.trim()));
+        let cover = heavy::run(size, heavy::SMALL, learn).await;
         let pending = Pending { lines: Vec::new(), next: last + 1, bytes: 0, is_full: last >= LINES };
         let (pending, turn) = (Mutex::new(pending), AsyncMutex::default());
-        Ok(Log { store, clock, build: build.to_owned(), secrets, pending, turn, news })
+        Ok(Log { store, clock, build: build.to_owned(), cover, pending, turn, news })
     }
 
     /// One line, or several.
@@ -144,12 +138,8 @@ impl Log {
 
     /// As it may be shown: without secrets, escape sequences and NUL bytes, and not too long.
     fn covered(&self, line: &str) -> String {
-        let mut text = plain(line);
-        for secret in &self.secrets {
-            if text.contains(secret.as_str()) {
-                text = text.replace(secret.as_str(), "***");
-            }
-        }
+        let text = plain(line);
+        let mut text = self.cover.over(&text).into_owned();
         if text.chars().count() > LONGEST {
             text = text.chars().take(LONGEST).collect::<String>() + " …";
         }
@@ -222,6 +212,12 @@ impl Log {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
+}
+
+/// Lines of secrets as a log may show them: as they are, and without what is shown of no line.
+fn lines_of(secrets: &[Vec<u8>]) -> Vec<String> {
+    let texts = secrets.iter().map(|secret| String::from_utf8_lossy(secret));
+    texts.flat_map(|text| text.lines().flat_map(|line| [line.to_owned(), plain(line)]).collect::<Vec<_>>()).collect()
 }
 
 /// Without escape sequences of terminals and other control characters.
@@ -318,6 +314,27 @@ mod tests {
         let texts: Vec<&str> = lines.iter().map(|line| line.message.as_str()).collect();
         assert_eq!(texts, ["token ***, twice ***", "***", "*** is a red word"]);
         assert_eq!(log.cover("hunter2!"), "***!");
+    }
+
+    #[tokio::test]
+    async fn a_secret_with_control_characters_is_in_no_line() {
+        let (_folder, _, log) = log(&["first\rsecond", "tw\u{1b}[1mo\u{7}parts"]).await;
+        assert_eq!(log.cover("first\rsecond and twoparts"), "*** and ***");
+    }
+
+    #[tokio::test]
+    async fn lines_cost_the_same_however_many_secrets_there_are() {
+        let words: Vec<String> = (0..50_000).map(|number| format!("{number:05x}")).collect();
+        let (_folder, store, log) = log(&[&words.join("\n")]).await;
+        let begun = std::time::Instant::now();
+        let line = "-".repeat(80);
+        for _ in 0..20_000 {
+            log.info(None, &line);
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        log.flush().await.unwrap();
+        assert_eq!(store.last_build_log("b").await.unwrap(), 20_000);
+        assert_eq!(log.cover("the word 0c34f."), "the word ***.");
     }
 
     #[tokio::test]

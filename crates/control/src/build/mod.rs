@@ -17,6 +17,7 @@
 pub mod cache;
 mod copy;
 mod copying;
+mod cover;
 mod dockerfile;
 mod execute;
 mod files;

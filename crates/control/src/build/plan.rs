@@ -62,6 +62,8 @@ pub struct Plan {
     pub stages: Vec<Stage>,
     /// Which of them are to be done, in this order; the last is the result.
     pub needed: Vec<usize>,
+    /// Images that the request itself names, in its order.
+    pub images: Vec<String>,
     pub habits: Habits,
     pub force: bool,
     /// Where the steps are a Dockerfile's.
@@ -183,7 +185,8 @@ impl Plan {
             }
             Recipe::Dockerfile { text, contexts, target, arguments } => {
                 let (stages, needed, recipe) = dockerfile::read(text, contexts, target.as_deref(), arguments)?;
-                Ok(Plan { needed, dockerfile: Some(recipe), ..Plan::new(request, stages) })
+                let images = recipe.plan.images().into_iter().map(ToOwned::to_owned).collect();
+                Ok(Plan { needed, images, dockerfile: Some(recipe), ..Plan::new(request, stages) })
             }
             // An archive is no plan: it is a layer as it comes.
             Recipe::Archive { .. } => Ok(Plan::new(request, Vec::new())),
@@ -192,7 +195,12 @@ impl Plan {
 
     fn new(request: &Request, stages: Vec<Stage>) -> Plan {
         let needed = (0..stages.len()).collect();
-        Plan { stages, needed, habits: request.habits, force: request.force, dockerfile: None }
+        let image = |stage: &Stage| match &stage.base {
+            Base::Image(name) => Some(name.clone()),
+            _ => None,
+        };
+        let images = stages.iter().filter_map(image).collect();
+        Plan { stages, needed, images, habits: request.habits, force: request.force, dockerfile: None }
     }
 
     /// Steps of all stages together.

@@ -20,6 +20,8 @@ pub const TEXT_MAX: usize = 1 << 20;
 pub const CONTEXTS_MAX: usize = 128;
 const SECRETS_MAX: usize = 64;
 const SECRET_MAX: usize = 64 << 10;
+/// Bytes of all secrets of one build: every line that it says is looked through for them.
+const ALL_SECRETS_MAX: usize = 256 << 10;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
@@ -231,6 +233,9 @@ impl Confidential {
                 return Err(Error::invalid(format!("secrets.{name}"), format!("at most {} KiB", SECRET_MAX >> 10)));
             }
         }
+        if self.secrets.values().map(Vec::len).sum::<usize>() > ALL_SECRETS_MAX {
+            return Err(Error::invalid("secrets", format!("at most {} KiB in all", ALL_SECRETS_MAX >> 10)));
+        }
         Ok(())
     }
 }
@@ -379,6 +384,18 @@ mod tests {
         };
         let shown = format!("{confidential:?}");
         assert!(!shown.contains("hunter2") && !shown.contains("s3cret"), "{shown}");
+    }
+
+    #[test]
+    fn secrets_have_a_bound_each_and_together() {
+        let of = |count: usize, bytes: usize| {
+            let secrets = (0..count).map(|number| (format!("s{number}"), vec![7; bytes])).collect();
+            Confidential { registry: None, secrets }.check().map_err(|error| error.to_string())
+        };
+        assert_eq!(of(4, 64 << 10), Ok(()));
+        assert!(of(1, (64 << 10) + 1).unwrap_err().contains("at most 64 KiB"));
+        assert!(of(5, 64 << 10).unwrap_err().contains("at most 256 KiB in all"));
+        assert!(of(65, 1).unwrap_err().contains("at most 64"));
     }
 
     #[test]

@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const SMALLEST: u64 = 1 << 20;
 
 /// What names of the same registry begin with.
-fn registry_of(reference: &str) -> &str {
+pub(crate) fn registry_of(reference: &str) -> &str {
     match reference.find('/') {
         Some(slash) => &reference[..=slash],
         None => reference,

@@ -102,18 +102,15 @@ impl App {
         }
         for (doing, job) in self.claim(Line::Upkeep, AT_ONCE).await? {
             let app = self.clone();
-            self.tasks().spawn(async move {
-                app.run_job(job).await;
-                drop(doing);
-            });
+            self.tasks().spawn(async move { app.run_job(job, doing).await });
         }
         let room = self.deliveries().available_permits().min(AT_ONCE);
         for (doing, job) in self.claim(Line::Deliveries, room).await? {
             let Ok(place) = Arc::clone(self.deliveries()).acquire_owned().await else { return Ok(()) };
             let app = self.clone();
             self.tasks().spawn(async move {
-                app.run_job(job).await;
-                drop((doing, place));
+                app.run_job(job, doing).await;
+                drop(place);
             });
         }
         Ok(())
@@ -217,17 +214,17 @@ impl App {
         .await
     }
 
-    async fn run_job(&self, job: Job) {
+    async fn run_job(&self, job: Job, doing: Doing) {
         let (app, order) = (self.clone(), job.clone());
         // A job that panics has failed like any other.
         let outcome = self.detached(async move { app.do_job(&order).await }).await;
-        if let Err(error) = self.note_outcome(&job, outcome).await {
+        if let Err(error) = self.note_outcome(&job, doing, outcome).await {
             tracing::warn!(job = %job.id, kind = %job.kind, %error, detail = error.detail(), "the outcome of a job is not noted; it is done again");
         }
     }
 
-    /// Until this is written the job stays this server's, and nobody does it again.
-    async fn note_outcome(&self, job: &Job, outcome: Result<(), Error>) -> Result<(), Error> {
+    /// Until its end is written the job stays this server's, and nobody does it again.
+    async fn note_outcome(&self, job: &Job, doing: Doing, outcome: Result<(), Error>) -> Result<(), Error> {
         let (store, attempts) = (self.store(), job.attempts);
         let now = self.now().as_millisecond();
         let what = "note of a job's outcome";
@@ -242,6 +239,8 @@ impl App {
         } else {
             tracing::warn!(job = %job.id, kind = %job.kind, subject = %job.subject, attempts, reason, "job will be tried again");
             let again = crate::clock::after(self.now(), 1u64 << attempts.clamp(0, 9)).as_millisecond();
+            // Before the row says so: whoever claims it in that moment does it.
+            drop(doing);
             self.insist(what, || store.retry_job(&job.id, attempts, again, &reason)).await
         }
     }

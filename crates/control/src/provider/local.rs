@@ -152,7 +152,12 @@ fn refused(error: EngineError) -> ProviderError {
                 "a disk limit cannot be held on this server's machine; `cove doctor` there says why".into(),
             )
         }
-        EngineError::Storage(storage::Error::Archive { .. }) => ProviderError::Refused(error.to_string()),
+        EngineError::Storage(
+            storage::Error::Archive { .. }
+            | storage::Error::Draft { .. }
+            | storage::Error::Heritage { .. }
+            | storage::Error::InUse { .. },
+        ) => ProviderError::Refused(error.to_string()),
         EngineError::Storage(storage::Error::Broken { .. }) => ProviderError::Exhausted(error.to_string()),
         error if error.is_full() => ProviderError::Full(error.to_string()),
         error => ProviderError::Failed(error.to_string()),

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::cause::{Cause, Code, bytes};
 use super::{Expiry, IdleMeasure, Sandbox, State};
-use crate::clock::after;
+use crate::clock::{Timestamp, after};
 use crate::event::{Event, EventFilter};
 use crate::{App, Caller, Error};
 
@@ -58,7 +58,7 @@ impl App {
         evidence.push(format!("last activity {}", sandbox.last_activity_at));
         evidence.extend(idle_rule(&sandbox));
         Ok(Explanation {
-            remedy: remedy(&sandbox),
+            remedy: remedy(&sandbox, self.now()),
             sandbox: sandbox.id.to_string(),
             state: sandbox.state,
             cause: sandbox.cause,
@@ -86,8 +86,9 @@ fn idle_rule(sandbox: &Sandbox) -> Option<String> {
     Some(format!("{act} at {at} if idle until then; {what} count as activity"))
 }
 
-fn remedy(sandbox: &Sandbox) -> Vec<String> {
+fn remedy(sandbox: &Sandbox, now: Timestamp) -> Vec<String> {
     let name = sandbox.name.as_deref().unwrap_or(sandbox.id.as_str());
+    let lifetime_is_over = sandbox.timers.deadline.is_some_and(|at| at <= now);
     let restart = match sandbox.state {
         State::Stopped | State::Archived => Some(format!("`cove start {name}`: its files are as they were")),
         State::Failed => Some(format!("`cove recover {name}`, or `cove rm {name}` to give it up")),
@@ -98,7 +99,10 @@ fn remedy(sandbox: &Sandbox) -> Vec<String> {
         Code::OutOfMemory => {
             Some(format!("`cove resize {name} --memory SIZE` with more than {}", bytes(sandbox.limits.memory)))
         }
-        Code::Lifetime => Some(format!("`cove extend {name} TIME` before it ends, or `never`")),
+        Code::Lifetime if lifetime_is_over => {
+            Some(format!("first `cove extend {name} TIME`, or `never`: its lifetime is over, and would end it again"))
+        }
+        Code::Lifetime => None,
         Code::Idle => Some(match sandbox.timers.idle_measure {
             IdleMeasure::Requests => format!(
                 "`cove timers {name} --idle-counts work` lets work in the background count, `--idle TIME` sets a longer time or `never`"
@@ -121,7 +125,8 @@ fn remedy(sandbox: &Sandbox) -> Vec<String> {
         | Code::Pool => None,
     };
     let needed = !matches!(sandbox.state, State::Running | State::Destroyed);
-    let mut lines: Vec<String> = restart.into_iter().collect();
-    lines.extend(advice.filter(|_| needed || sandbox.cause.code == Code::OutOfMemory));
-    lines
+    let advice = advice.filter(|_| needed || sandbox.cause.code == Code::OutOfMemory);
+    // What must be done first comes first.
+    let lines = if sandbox.cause.code == Code::Lifetime { [advice, restart] } else { [restart, advice] };
+    lines.into_iter().flatten().collect()
 }

@@ -2,7 +2,6 @@
 //! into `~/artifacts`. Their bytes are in the object store.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use base64::Engine as _;
 use bytes::Bytes;
@@ -143,7 +142,7 @@ impl App {
     ) -> Result<u64, Error> {
         let read = Request::Read { path: path.to_owned(), user: None, offset: 0, length: Some(most) };
         let (_, mut operation) = guest.open(&read).await?;
-        let mut writer = object_store::buffered::BufWriter::new(Arc::clone(self.objects()), key(&session.id, name));
+        let (mut writer, _) = self.object_writer(key(&session.id, name), LARGEST);
         let mut size = 0;
         while let Some(item) = operation.from.next().await? {
             if let Item::Data(bytes) = item {

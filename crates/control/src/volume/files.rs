@@ -4,7 +4,7 @@
 //! the volume's directory, no symbolic link is followed, and what is opened is looked at before it is read. Owners are
 //! numbers as the sandboxes see them.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -21,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::mount::beneath;
 use super::{State, Volume};
+use crate::shares::Shares;
 use crate::{App, Caller, Error, Scope, random};
 
 /// Entries of one list, and bytes of their paths and targets: sandboxes choose both.
@@ -28,6 +29,9 @@ const ENTRIES_MAX: usize = 10_000;
 const LIST_MAX: usize = 4 << 20;
 /// How long one removal may take: a sandbox may add files as fast as they are removed.
 const REMOVAL: Duration = Duration::from_secs(60);
+/// Work on files at one time, of one organisation and of all: each takes a thread, and a list or a removal takes long.
+const EACH: usize = 8;
+const AT_ONCE: usize = 64;
 /// Users and groups of a sandbox.
 const IDS: u32 = 65_536;
 /// How deep a tree is walked.
@@ -96,6 +100,21 @@ pub struct WriteFile {
 pub struct Files {
     top: Arc<OwnedFd>,
     name: String,
+    organisation: String,
+    turns: Arc<Shares>,
+}
+
+/// A directory that is being listed.
+struct Level {
+    path: String,
+    directory: OwnedFd,
+    /// Directories in it that are still to be listed.
+    below: Vec<OsString>,
+}
+
+/// Turns to work on the files of volumes.
+pub(crate) fn turns() -> Arc<Shares> {
+    Arc::new(Shares::new(AT_ONCE, EACH))
 }
 
 impl App {
@@ -113,7 +132,8 @@ impl App {
             return Err(Error::not_found("volume", volume.id.to_string()));
         }
         let top = self.provider(&volume.provider)?.volumes().open_volume(&volume.id).await?;
-        Ok(Files { top: Arc::new(top), name: volume.name.clone() })
+        let (name, organisation) = (volume.name.clone(), volume.organisation.clone());
+        Ok(Files { top: Arc::new(top), name, organisation, turns: Arc::clone(self.volume_turns()) })
     }
 }
 
@@ -287,9 +307,12 @@ impl Files {
         work: impl FnOnce(&Files) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let files = self.clone();
-        tokio::task::spawn_blocking(move || work(&files))
-            .await
-            .map_err(|error| Error::internal(format!("a volume's files: {error}")))?
+        let turn = self.turns.take(&self.organisation).await;
+        let done = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            work(&files)
+        });
+        done.await.map_err(|error| Error::internal(format!("a volume's files: {error}")))?
     }
 
     fn open(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Error> {
@@ -310,41 +333,53 @@ impl Files {
         Ok(entry_of(path, &stat, target_of(parent.as_fd(), OsStr::new(name), &stat)))
     }
 
+    /// Downwards first: no more directories are open at a time than the tree is deep, however wide it is.
     fn walk(&self, path: &str, depth: usize) -> Result<Vec<Entry>, Error> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let (mut entries, mut bytes) = (Vec::new(), 0);
-        let mut todo = vec![(path.to_owned(), self.directory(path)?, 1)];
-        while let Some((path, directory, level)) = todo.pop() {
-            let trouble = |errno| self.trouble("list", &path, errno);
-            for found in Dir::read_from(&directory).map_err(trouble)? {
-                let found = found.map_err(trouble)?;
-                let name = found.file_name().to_bytes();
-                if name == b"." || name == b".." || name.starts_with(DRAFT.as_bytes()) {
-                    continue;
-                }
-                let name = OsStr::from_bytes(name);
-                // Gone meanwhile: it is not listed.
-                let Ok(stat) = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
-                let shown = name.to_string_lossy();
-                let below = if path.is_empty() { shown.into_owned() } else { format!("{path}/{shown}") };
-                if entries.len() >= ENTRIES_MAX {
-                    return Err(Error::invalid("path", format!("more than {ENTRIES_MAX} files; list a smaller part")));
-                }
-                if level < depth && FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-                    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                    // Bounded: a hostile tree may be wide.
-                    if todo.len() < ENTRIES_MAX / 10
-                        && let Ok(inner) = openat2(&directory, name, flags, Mode::empty(), RESOLVE)
-                    {
-                        todo.push((below.clone(), inner, level + 1));
+        let mut open: Vec<Level> = Vec::new();
+        let mut next = Some((path.to_owned(), self.directory(path)?));
+        loop {
+            if let Some((path, directory)) = next.take() {
+                let trouble = |errno| self.trouble("list", &path, errno);
+                let mut below = Vec::new();
+                for found in Dir::read_from(&directory).map_err(trouble)? {
+                    let found = found.map_err(trouble)?;
+                    let name = found.file_name().to_bytes();
+                    if name == b"." || name == b".." || name.starts_with(DRAFT.as_bytes()) {
+                        continue;
                     }
+                    let name = OsStr::from_bytes(name);
+                    // Gone meanwhile: it is not listed.
+                    let Ok(stat) = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+                    if entries.len() >= ENTRIES_MAX {
+                        let message = format!("more than {ENTRIES_MAX} files; list a smaller part");
+                        return Err(Error::invalid("path", message));
+                    }
+                    if open.len() + 1 < depth && FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+                        below.push(name.to_owned());
+                    }
+                    let target = target_of(directory.as_fd(), name, &stat);
+                    let entry = entry_of(&joined(&path, name), &stat, target);
+                    bytes += entry.name.len() + entry.path.len() + entry.target.as_ref().map_or(0, String::len);
+                    if bytes > LIST_MAX {
+                        let message = "the names of its files are too long for one list; list a smaller part";
+                        return Err(Error::invalid("path", message));
+                    }
+                    entries.push(entry);
                 }
-                let entry = entry_of(&below, &stat, target_of(directory.as_fd(), name, &stat));
-                bytes += entry.name.len() + entry.path.len() + entry.target.as_ref().map_or(0, String::len);
-                if bytes > LIST_MAX {
-                    let message = "the names of its files are too long for one list; list a smaller part";
-                    return Err(Error::invalid("path", message));
+                open.push(Level { path, directory, below });
+            }
+            let Some(level) = open.last_mut() else { break };
+            match level.below.pop() {
+                Some(name) => {
+                    // Gone meanwhile, or no directory any more: nothing is below it.
+                    let inner = openat2(&level.directory, name.as_os_str(), flags, Mode::empty(), RESOLVE).ok();
+                    next = inner.map(|inner| (joined(&level.path, &name), inner));
                 }
-                entries.push(entry);
+                None => {
+                    open.pop();
+                }
             }
         }
         entries.sort_by(|a, b| a.path.cmp(&b.path));
@@ -450,6 +485,12 @@ impl Drop for Draft {
     }
 }
 
+/// The path of what is in a directory, as it is shown.
+fn joined(path: &str, name: &OsStr) -> String {
+    let name = name.to_string_lossy();
+    if path.is_empty() { name.into_owned() } else { format!("{path}/{name}") }
+}
+
 fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
 }
@@ -516,12 +557,15 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 
+    use futures::FutureExt as _;
+
     use super::*;
 
     fn files() -> (tempfile::TempDir, Files) {
         let folder = tempfile::tempdir().unwrap();
         let top = fs::File::open(folder.path()).unwrap();
-        (folder, Files { top: Arc::new(top.into()), name: "v".into() })
+        let turns = Arc::new(Shares::new(1, 1));
+        (folder, Files { top: Arc::new(top.into()), name: "v".into(), organisation: "o".into(), turns })
     }
 
     fn mine() -> Owner {
@@ -602,6 +646,29 @@ mod tests {
         let refused = files.list("/", 64).await.unwrap_err().to_string();
         assert!(refused.contains("list a smaller part"), "{refused}");
         assert_eq!(files.list("/", 3).await.unwrap().len(), 3);
+    }
+
+    #[tokio::test]
+    async fn a_wide_tree_is_listed_with_all_that_is_in_it() {
+        let (folder, files) = files();
+        for number in 0..1500 {
+            let directory = folder.path().join(number.to_string());
+            fs::create_dir(&directory).unwrap();
+            fs::write(directory.join("f"), "").unwrap();
+        }
+        assert_eq!(files.list("/", 1).await.unwrap().len(), 1500);
+        let all = files.list("/", 2).await.unwrap();
+        assert_eq!(all.len(), 3000);
+        assert_eq!((all[0].path.as_str(), all[1].path.as_str()), ("/0", "/0/f"));
+    }
+
+    #[tokio::test]
+    async fn an_organisation_waits_for_a_turn_of_its_own() {
+        let (_folder, files) = files();
+        let turn = files.turns.take("o").await;
+        assert!(files.list("/", 1).now_or_never().is_none());
+        drop(turn);
+        assert!(files.list("/", 1).await.unwrap().is_empty());
     }
 
     #[tokio::test]

@@ -1,7 +1,8 @@
 //! Making, resizing, listing and deleting volumes.
 //!
 //! The row first, as everywhere: `creating` before the provider makes it, `deleting` before it removes it. A server that
-//! dies in between finds the row and finishes.
+//! dies in between finds the row and finishes. Whoever makes, resizes or removes a volume holds its lock: what is looked
+//! for now and then is what nobody is at.
 
 use std::str::FromStr as _;
 
@@ -74,12 +75,17 @@ impl App {
             last_used_at: None,
             deleted_at: None,
         };
+        let lock = self.volume_locks().lock(&volume.id).await;
         let asked = self.audit_entry(caller, "volume.create", volume.id.as_str());
         if !self.store().insert_volume(&volume, Beside { audit: Some(&asked), event: None }).await? {
             return Err(Error::Conflict(format!("a volume named {:?} is there already", volume.name)));
         }
         let app = self.clone();
-        self.detached(async move { app.finish_volume(volume).await }).await
+        self.detached(async move {
+            let _lock = lock;
+            app.finish_volume(volume).await
+        })
+        .await
     }
 
     /// From its row on.
@@ -201,6 +207,7 @@ impl App {
         caller.require(Scope::Write)?;
         let mut volume = self.volume(caller, id_or_name).await?;
         self.check_volume_here(&volume)?;
+        let lock = self.volume_locks().lock(&volume.id).await;
         volume.state = State::Deleting;
         volume.updated_at = self.now();
         let asked = self.audit_entry(caller, "volume.delete", volume.id.as_str());
@@ -216,6 +223,7 @@ impl App {
         }
         let app = self.clone();
         self.detached(async move {
+            let _lock = lock;
             // Its row says that it goes: whoever comes from now on is not let in.
             app.rights().end(&Right::Volume(volume.id.clone()));
             app.store().note_rights_changed().await?;
@@ -234,26 +242,34 @@ impl App {
         Ok(())
     }
 
-    /// What a server was at when it died.
+    /// What a server was at when it died, and what it could not write.
     pub(crate) async fn finish_volumes(&self) -> Result<(), Error> {
-        for volume in self.store().unfinished_volumes(self.server()).await? {
-            let id = volume.id.clone();
-            let finished = match volume.state {
-                // Nobody was told of it.
-                State::Creating => {
-                    let gone = Volume { state: State::Deleting, ..volume };
-                    match self.store().update_volume(&gone, State::Creating, Beside::default()).await {
-                        Ok(_) => self.remove_volume_files(gone).await,
-                        Err(error) => Err(error),
-                    }
-                }
-                _ => self.remove_volume_files(volume).await,
-            };
-            if let Err(error) = finished {
+        for Volume { id, .. } in self.store().unfinished_volumes(self.server()).await? {
+            // Somebody makes or removes it at this moment.
+            let Some(_lock) = self.volume_locks().try_lock(&id) else { continue };
+            if let Err(error) = self.remove_unfinished(&id).await {
                 tracing::warn!(volume = %id, %error, detail = error.detail(), "finish a volume, will be tried again");
             }
         }
         Ok(())
+    }
+
+    /// For those who have its lock: as its row is now, which may be another than when it was looked for.
+    async fn remove_unfinished(&self, id: &VolumeId) -> Result<(), Error> {
+        let Some(mut volume) = self.store().volume_by_id(id).await? else { return Ok(()) };
+        match volume.state {
+            State::Ready | State::Deleted => return Ok(()),
+            State::Deleting => {}
+            // Nobody was told of it.
+            State::Creating => {
+                volume.state = State::Deleting;
+                let going = self.store().update_volume(&volume, State::Creating, Beside::default()).await?;
+                if going == Written::Overtaken {
+                    return Ok(());
+                }
+            }
+        }
+        self.remove_volume_files(volume).await
     }
 
     pub(super) fn check_volume_here(&self, volume: &Volume) -> Result<(), Error> {

@@ -12,6 +12,7 @@ mod mount;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::files::turns;
 pub use self::files::{Entry, EntryKind, Files, Owner, WriteFile};
 pub use self::manage::{NewVolume, VolumeFilter};
 pub use self::mount::Mount;

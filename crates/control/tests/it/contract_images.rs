@@ -683,7 +683,7 @@ async fn a_push_ends_once_and_goes_with_what_it_said(store: &Store) {
     assert_eq!(store.push("push_1").await.unwrap(), Some(done.clone()));
     let page = store.pushes("pushes", None, 1).await.unwrap();
     assert_eq!(page.items, [second]);
-    assert_eq!(store.pushes("pushes", page.next.as_deref(), 1).await.unwrap().items, [done.clone()]);
+    assert_eq!(store.pushes("pushes", page.next.as_deref(), 1).await.unwrap().items, std::slice::from_ref(&done));
     assert!(store.pushes("others", None, 10).await.unwrap().items.is_empty());
     assert_eq!(store.old_pushes("pushes", 0).await.unwrap(), [done]);
     assert!(store.old_pushes("pushes", 1).await.unwrap().is_empty());

@@ -68,6 +68,34 @@ async fn an_image_is_nobodys_by_its_digests_alone() {
 }
 
 #[tokio::test]
+async fn the_password_of_a_build_goes_to_one_registry() {
+    let w = Workbench::new().await;
+    let item = || Item { files: vec![("/etc/passwd", ""), ("/a", "a")], ..Item::default() };
+    let mut leads_away = item();
+    leads_away.config.on_build = vec!["COPY --from=hostile.example/x:1 /a /b".into()];
+    w.shelf.put("private.example/app:1", Item { password: Some("pull-me"), ..leads_away });
+    for name in ["docker.io/library/debian:12", "public.example/tool:1", "hostile.example/x:1"] {
+        w.shelf.put(name, item());
+    }
+    let who = || Some(Credentials { username: "ada".into(), password: "pull-me".into() });
+    let dockerfile = |text: &str| {
+        let (text, contexts) = (text.to_owned(), Vec::new());
+        of(Recipe::Dockerfile { text, contexts, target: None, arguments: Default::default() })
+    };
+    let text = "FROM docker.io/library/debian:12 AS tools\nFROM private.example/app:1\n\
+        COPY --from=tools /a /c\nCOPY --from=public.example/tool:1 /a /d\n";
+    let done = built(&w, &w.t.caller, "app", dockerfile(text), who()).await;
+    assert_eq!((done.state, done.failure), (State::Ready, None));
+    let shown = std::mem::take(&mut *w.shelf.shown.lock().unwrap());
+    assert!(!shown.is_empty() && shown.iter().all(|name| name == "private.example/app:1"), "{shown:?}");
+    // Where nothing else is named, it is for the usual registry.
+    w.shelf.put("docker.io/team/app:1", Item { password: Some("pull-me"), ..item() });
+    let done = built(&w, &w.t.caller, "usual", image("docker.io/team/app:1"), who()).await;
+    assert_eq!((done.state, done.failure), (State::Ready, None));
+    assert_eq!(*w.shelf.shown.lock().unwrap(), ["docker.io/team/app:1"]);
+}
+
+#[tokio::test]
 async fn what_an_archive_brings_is_its_organisations_own() {
     let w = Workbench::new().await;
     let other = stranger(&w).await;

@@ -23,6 +23,8 @@ pub struct Shelf {
     pub fetched: AtomicUsize,
     pub resolved: AtomicUsize,
     pub proved: AtomicUsize,
+    /// Names that somebody showed a password for.
+    pub shown: Mutex<Vec<String>>,
     held: Mutex<Option<Held>>,
 }
 
@@ -97,6 +99,9 @@ impl Source for Shelf {
 
     async fn resolve(&self, reference: &str, who: Option<&Credentials>) -> Result<Found, SourceError> {
         self.resolved.fetch_add(1, Ordering::SeqCst);
+        if who.is_some() {
+            self.shown.lock().unwrap().push(reference.to_owned());
+        }
         let item = self.images.lock().unwrap().get(reference).cloned();
         let item = item.ok_or_else(|| SourceError::NotFound(format!("{reference}: there is no such image")))?;
         if let Some(password) = item.password

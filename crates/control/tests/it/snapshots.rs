@@ -504,6 +504,25 @@ async fn a_volumes_files_are_reached_without_a_sandbox() {
 }
 
 #[tokio::test]
+async fn a_volume_that_is_being_made_is_not_taken_for_one_that_was_left() {
+    let w = Workbench::new().await;
+    let (app, caller) = (&w.t.app, &w.t.caller);
+    let mut hold = w.t.fake.hold_next("make_volume");
+    let making = tokio::spawn({
+        let (app, caller) = (app.clone(), caller.clone());
+        async move { app.create_volume(&caller, NewVolume { name: "v".into(), size: None, provider: None }).await }
+    });
+    hold.reached().await;
+    app.keep_house().await.unwrap();
+    hold.let_through();
+    making.await.unwrap().unwrap();
+    let files = app.volume_files(caller, "v", Scope::Read).await.unwrap();
+    assert!(files.list("/", 1).await.unwrap().is_empty(), "it is there, with nothing in it");
+    app.keep_house().await.unwrap();
+    assert_eq!(app.list_volumes(caller, VolumeFilter::Existing).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
 async fn a_server_that_dies_at_a_volume_finishes_it() {
     let w = Workbench::new().await;
     let new = |name: &str| NewVolume { name: name.into(), size: Some(1 << 20), provider: None };

@@ -30,7 +30,8 @@ async fn types_go_and_code_stays() {
 async fn a_cell_that_grows_without_bound_is_refused_with_the_bound() {
     let typescript = typescript();
     let refused = typescript.strip("o", &doubling()).await.unwrap_err();
-    assert!(refused.contains("more than 256 MiB of memory"), "{refused}");
+    // Which of the bounds it meets first depends on how fast the machine is.
+    assert!(refused.contains("more than 256 MiB of memory") || refused.contains("more than 2 s to read"), "{refused}");
     assert!(typescript.strip("o", "1 as number").await.is_ok());
 }
 

@@ -102,6 +102,8 @@ impl Refusal {
                 "not_found" => list_of(message.split(' ').next().unwrap_or_default()).map(str::to_owned),
                 "wrong_state" => self.way_back(message),
                 "invalid" => limit(message),
+                "forbidden" => scope(message),
+                "conflict" => self.other_way(message),
                 _ => None,
             },
         }
@@ -116,17 +118,38 @@ impl Refusal {
         Some(format!("cove {verb} {sandbox}"))
     }
 
+    /// What leads to the same end where something is in the way.
+    fn other_way(&self, message: &str) -> Option<String> {
+        if message.contains("no checkpoint to go back to") {
+            let sandbox = self.sandbox.as_ref()?;
+            return Some(format!("`cove snapshot create {sandbox}` keeps a moment to go back to"));
+        }
+        // Where a sandbox is made, and not where one is named anew.
+        let taken = message.strip_prefix("a sandbox named \"")?.strip_suffix("\" is there already")?;
+        self.sandbox.is_none().then(|| {
+            format!("`cove create --name {taken} --ensure` uses the one that is there, `cove rm {taken}` removes it")
+        })
+    }
+
     /// `limits.cpus: …` is what was typed as `--cpus`, and "sandbox is stopped" has a name.
     fn in_the_persons_words(&self, message: String) -> String {
         if let Some(rest) = message.strip_prefix("limits.") {
             return format!("--{rest}");
         }
-        match (&self.sandbox, message.strip_prefix("sandbox is ")) {
-            (Some(sandbox), Some(rest)) => format!("sandbox {sandbox} is {rest}"),
+        if let Some((flag, rest)) = FLAGS.iter().find_map(|(field, flag)| Some((flag, message.strip_prefix(field)?))) {
+            return format!("{flag}: {rest}");
+        }
+        let (of_state, of_field) = (message.strip_prefix("sandbox is "), message.strip_prefix("sandbox: "));
+        match (&self.sandbox, of_state, of_field) {
+            (Some(sandbox), Some(rest), _) => format!("sandbox {sandbox} is {rest}"),
+            (Some(sandbox), _, Some(rest)) => format!("sandbox {sandbox}: {rest}"),
             _ => message,
         }
     }
 }
+
+/// Fields that have one flag, whichever verb sent them.
+const FLAGS: [(&str, &str); 3] = [("provider: ", "--provider"), ("kinds: ", "--kind"), ("volumes.path: ", "--volume")];
 
 /// `/api/sandboxes/NAME/…`
 fn sandbox_of(path: &str) -> Option<String> {
@@ -150,6 +173,13 @@ fn list_of(kind: &str) -> Option<&'static str> {
         "webhook" => "`cove webhooks ls` lists the webhooks",
         _ => return None,
     })
+}
+
+/// What a key of too narrow a scope needs.
+fn scope(message: &str) -> Option<String> {
+    let scope = message.strip_prefix("this needs a key with scope ")?;
+    let whose = if scope == "operator" { "who runs the server" } else { "an admin's key" };
+    Some(format!("`cove whoami` shows what yours may do; {whose} can make one: cove keys create NAME --scope {scope}"))
 }
 
 fn limit(message: &str) -> Option<String> {
@@ -209,6 +239,29 @@ mod tests {
         assert!(said.starts_with("error: --cpus: 64 asked for") && said.contains("hint: "), "{said}");
         let said = refused(400, "invalid", "limits.memory: at least 16 MiB", "/x");
         assert!(said.contains("without a unit are bytes"), "{said}");
+    }
+
+    #[test]
+    fn a_field_with_one_flag_is_called_by_it() {
+        let said = refused(400, "invalid", "kinds: \"x\" is no kind of event", "/api/webhooks");
+        assert_eq!(said, "error: --kind: \"x\" is no kind of event");
+        let other = "provider local cannot pause: no group";
+        assert_eq!(refused(400, "unsupported", other, "/x"), format!("error: {other}"));
+        let said = refused(400, "invalid", "sandbox: it was started without a network", "/api/sandboxes/box/network");
+        assert_eq!(said, "error: sandbox box: it was started without a network");
+    }
+
+    #[test]
+    fn a_key_that_may_not_do_it_and_a_name_that_is_taken_have_a_way_out() {
+        let said = refused(403, "forbidden", "this needs a key with scope write", "/x");
+        assert!(said.contains("`cove whoami`") && said.ends_with("cove keys create NAME --scope write"), "{said}");
+        let taken = "a sandbox named \"box\" is there already";
+        let said = refused(409, "conflict", taken, "/api/sandboxes");
+        assert!(said.contains("--name box --ensure") && said.contains("cove rm box"), "{said}");
+        assert!(!refused(409, "conflict", taken, "/api/sandboxes/lab/name").contains("hint"));
+        let none = "the sandbox has no checkpoint to go back to";
+        let said = refused(409, "conflict", none, "/api/sandboxes/box/rollback");
+        assert!(said.ends_with("`cove snapshot create box` keeps a moment to go back to"), "{said}");
     }
 
     #[test]

@@ -6,6 +6,8 @@ const START: &str = "start one with `cove serve`, or set COVE_URL to the address
 
 /// `cause` is what the library said.
 pub fn complaint(url: &str, cause: &str) -> Complaint {
+    // The WebSocket's library puts a word of its own before what the system said.
+    let cause = cause.strip_prefix("IO error: ").unwrap_or(cause);
     if let Some((_, why)) = cause.split_once("invalid peer certificate: ") {
         let complaint = Complaint::failed(format!("the certificate of the server at {url} is not trusted: {why}"));
         return match why {
@@ -44,5 +46,6 @@ mod tests {
         assert!(plain.contains("does not speak TLS\nhint: set COVE_URL=http://x:1"), "{plain}");
         let nobody = said("http://x:1", "Connection refused (os error 111)");
         assert!(nobody.contains("no server answers at http://x:1") && nobody.contains("cove serve"), "{nobody}");
+        assert_eq!(said("http://x:1", "IO error: Connection refused (os error 111)"), nobody);
     }
 }

@@ -1,6 +1,7 @@
 //! Shared by verbs that change sandboxes: the state of each named one, or a setting of one.
 
 use clap::Args;
+use jiff::Timestamp;
 use reqwest::Method;
 use serde_json::{Map, Value};
 
@@ -94,8 +95,24 @@ pub fn run_with(targets: &Targets, change: Change, how: &Value) -> Result<u8, Co
             return print(&changed.to_string());
         }
         let changed = Sandbox::parse(changed)?;
-        print(&format!("{} {}", changed.called(), changed.state))
+        print(&format!("{} {}", changed.called(), changed.state))?;
+        if let Some(told) = lifetime_over(&changed, Timestamp::now()) {
+            say(&told);
+        }
+        Ok(())
     })
+}
+
+/// What runs again after its lifetime was over is put away again at once.
+fn lifetime_over(sandbox: &Sandbox, now: Timestamp) -> Option<String> {
+    sandbox.timers.deadline.filter(|at| sandbox.state == "running" && *at <= now)?;
+    let act = match sandbox.timers.at_deadline.as_str() {
+        "pause" => "paused",
+        "stop" => "stopped",
+        _ => "destroyed",
+    };
+    let name = sandbox.called();
+    Some(format!("cove: its lifetime is over, so it is {act} again at once\nhint: cove extend {name} TIME, or never"))
 }
 
 /// Runs `work` for each. With a single sandbox, its complaint is the verb's.
@@ -124,4 +141,27 @@ pub async fn each_of(
         }
     }
     Ok(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_lifetime_that_is_over_is_told() {
+        let told = |state: &str, deadline: Value| {
+            let sandbox = json!({
+                "id": "x", "name": "box", "state": state, "created_at": "2026-01-01T00:00:00Z",
+                "timers": { "deadline": deadline, "at_deadline": "pause" },
+            });
+            lifetime_over(&Sandbox::parse(sandbox).unwrap(), "2026-01-01T01:00:00Z".parse().unwrap())
+        };
+        let said = told("running", json!("2026-01-01T00:30:00Z")).unwrap();
+        assert!(said.contains("paused again") && said.ends_with("hint: cove extend box TIME, or never"), "{said}");
+        assert_eq!(told("running", json!("2026-01-01T02:00:00Z")), None);
+        assert_eq!(told("running", Value::Null), None);
+        assert_eq!(told("paused", json!("2026-01-01T00:30:00Z")), None);
+    }
 }

@@ -118,10 +118,11 @@ fn tell(check: &Value) -> Result<(), Complaint> {
     Ok(())
 }
 
-/// Its name, or the beginning of its id, which is long where it is a layer's.
+/// Its name or its id; of a layer's, which is long, the beginning.
 fn called(item: &Value) -> &str {
     let id = word(item, "id");
-    item["name"].as_str().unwrap_or_else(|| id.get(..20).unwrap_or(id))
+    let shown = if word(item, "kind") == "layer" { id.get(..20).unwrap_or(id) } else { id };
+    item["name"].as_str().unwrap_or(shown)
 }
 
 /// `changed /home/user/x: content`.
@@ -148,8 +149,10 @@ mod tests {
 
     #[test]
     fn a_layer_is_called_by_the_beginning_of_its_id() {
-        assert_eq!(called(&json!({ "id": "ab".repeat(32) })), "ab".repeat(10));
-        assert_eq!(called(&json!({ "id": "x", "name": "box" })), "box");
-        assert_eq!(called(&json!({ "id": "short" })), "short");
+        assert_eq!(called(&json!({ "kind": "layer", "id": "ab".repeat(32) })), "ab".repeat(10));
+        assert_eq!(called(&json!({ "kind": "layer", "id": "short" })), "short");
+        assert_eq!(called(&json!({ "kind": "sandbox", "id": "x", "name": "box" })), "box");
+        let server = "server_t9fr245s0td1dqm0";
+        assert_eq!(called(&json!({ "kind": "server", "id": server })), server);
     }
 }

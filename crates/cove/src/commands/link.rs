@@ -54,11 +54,13 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
         let link = client.get(&format!("{}/ports/{port}/link{}", path(&target.sandbox)?, query_string(&query))).await?;
         Ok((link, listening(&client, &target.sandbox, port).await))
     })?;
-    if listening == Listening::No {
-        say(&format!(
-            "hint: nothing listens on port {port} inside yet; `cove ports {}` lists what does",
-            target.sandbox
-        ));
+    let sandbox = &target.sandbox;
+    match &listening {
+        Listening::No => {
+            say(&format!("hint: nothing listens on port {port} inside yet; `cove ports {sandbox}` lists what does"));
+        }
+        Listening::Away(state) => say(&format!("hint: {sandbox} is {state}: the link leads nowhere until it runs")),
+        Listening::Yes | Listening::Unknown => {}
     }
     if target.json {
         print_json(&link)?;
@@ -69,7 +71,6 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     let link_here = if leads_here { by_name } else { by_path };
     if arguments.public {
         print(&without_token(link_here))?;
-        let sandbox = &target.sandbox;
         say(&format!(
             "hint: everybody who knows the address can open all ports; `cove link {sandbox} {port} --private` ends that"
         ));
@@ -85,20 +86,24 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     Ok(0)
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Listening {
     Yes,
     No,
-    /// It does not run, or it cannot be asked.
+    /// It is in this state, and no request wakes it.
+    Away(String),
+    /// It cannot be asked.
     Unknown,
 }
 
 /// Does not wake the sandbox: whoever opens the link does.
 async fn listening(client: &Client, sandbox: &str, port: u16) -> Listening {
     let ask = async {
-        let state = client.sandbox(sandbox).await?;
-        if word(&state, "state") != "running" {
-            return Ok(Listening::Unknown);
+        let known = client.sandbox(sandbox).await?;
+        match word(&known, "state") {
+            "running" => {}
+            _ if known["timers"]["auto_resume"] == true => return Ok(Listening::Unknown),
+            state => return Ok(Listening::Away(state.to_owned())),
         }
         let ports: Vec<Value> = client.get(&format!("{}/ports", path(sandbox)?)).await?;
         let found = ports.iter().any(|one| one["port"] == port);

@@ -18,7 +18,8 @@ Examples:
   cove logs --follow box job
 
 With --json one object comes, with --follow once the process has ended:
-  {\"pid\", \"tag\", \"running\", \"exit_code\", \"timed_out\", \"out_of_memory\", \"stdout\", \"stderr\", \"lost_bytes\"}
+  {\"pid\", \"tag\", \"running\", \"exit_code\", \"timed_out\", \"out_of_memory\", \"stdout\", \"stderr\",
+   \"lost_bytes\"}
 exit_code is null while it runs; what a terminal showed is stdout.")]
 pub struct Arguments {
     /// Follow it until it ends

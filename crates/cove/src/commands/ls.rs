@@ -7,11 +7,29 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::create::parse_pair;
 use crate::client::sandbox::Sandbox;
 use crate::client::{Client, block_on, query_string};
 use crate::complaint::Complaint;
 use crate::quantity::show_duration;
 use crate::render::{Rows, Tone, print_json, say};
+
+const STATES: [&str; 14] = [
+    "running",
+    "paused",
+    "stopped",
+    "archived",
+    "failed",
+    "creating",
+    "starting",
+    "pausing",
+    "resuming",
+    "stopping",
+    "archiving",
+    "restoring",
+    "destroying",
+    "destroyed",
+];
 
 /// List sandboxes
 #[derive(Debug, Args)]
@@ -22,11 +40,11 @@ Examples:
   cove rm $(cove ls -q --label project=demo)")]
 pub struct Arguments {
     /// Only sandboxes with this label; can be repeated
-    #[arg(short, long, value_name = "NAME=VALUE")]
-    label: Vec<String>,
-    /// Only sandboxes in this state: running, paused, stopped, archived, failed …
-    #[arg(short, long, value_name = "STATE")]
-    state: Option<String>,
+    #[arg(short, long, value_name = "NAME=VALUE", value_parser = parse_pair)]
+    label: Vec<(String, String)>,
+    /// Only sandboxes in this state: running, paused, stopped, archived, failed …; can be repeated
+    #[arg(short, long, value_name = "STATE", value_delimiter = ',', hide_possible_values = true, value_parser = STATES)]
+    state: Vec<String>,
     /// Print ids alone, one on each line
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
@@ -50,7 +68,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
         return Ok(0);
     }
     if sandboxes.is_empty() {
-        let all = arguments.state.is_none() && arguments.label.is_empty();
+        let all = arguments.state.is_empty() && arguments.label.is_empty();
         say(if all {
             "no sandboxes\nhint: cove create --name box"
         } else {
@@ -77,10 +95,11 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
 }
 
 async fn list(client: &Client, arguments: &Arguments) -> Result<Vec<Value>, Complaint> {
-    let labels = arguments.label.join(",");
+    let labels: Vec<_> = arguments.label.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let (labels, states) = (labels.join(","), arguments.state.join(","));
     let mut query: Vec<(&str, &str)> = Vec::new();
     query.extend((!labels.is_empty()).then_some(("label", labels.as_str())));
-    query.extend(arguments.state.as_deref().map(|state| ("state", state)));
+    query.extend((!states.is_empty()).then_some(("state", states.as_str())));
     fetch(client, &query).await
 }
 
@@ -129,20 +148,27 @@ fn end(sandbox: &Sandbox, now: Timestamp) -> String {
         let span = jiff::SignedDuration::from_secs(i64::try_from(seconds?).ok()?);
         from?.checked_add(span).ok()
     };
-    let ends = match sandbox.state.as_str() {
-        "running" => [
-            timers.deadline.map(|at| (at, timers.at_deadline.as_str(), "lifetime")),
-            after(sandbox.last_activity_at, timers.idle_seconds).map(|at| (at, timers.at_idle.as_str(), "if idle")),
-        ],
-        "stopped" | "archived" => [
-            after(sandbox.state_since, timers.archive_after_seconds)
-                .filter(|_| sandbox.state == "stopped")
-                .map(|at| (at, "archive", "stopped")),
-            after(sandbox.state_since, timers.delete_after_seconds).map(|at| (at, "destroy", sandbox.state.as_str())),
-        ],
-        "destroyed" => [None, None],
-        _ => [timers.deadline.map(|at| (at, timers.at_deadline.as_str(), "lifetime")), None],
+    let state = sandbox.state.as_str();
+    if matches!(state, "destroying" | "destroyed") {
+        return "never".to_owned();
+    }
+    let rests = matches!(state, "stopped" | "archived" | "failed");
+    // A lifetime that pauses or stops does nothing to what is paused or stopped.
+    let lifetime_acts = match timers.at_deadline.as_str() {
+        "pause" => !rests && state != "paused",
+        "stop" => !rests,
+        _ => true,
     };
+    let ends = [
+        timers.deadline.filter(|_| lifetime_acts).map(|at| (at, timers.at_deadline.as_str(), "lifetime")),
+        after(sandbox.last_activity_at, timers.idle_seconds)
+            .filter(|_| state == "running")
+            .map(|at| (at, timers.at_idle.as_str(), "if idle")),
+        after(sandbox.state_since, timers.archive_after_seconds)
+            .filter(|_| state == "stopped")
+            .map(|at| (at, "archive", "stopped")),
+        after(sandbox.state_since, timers.delete_after_seconds).filter(|_| rests).map(|at| (at, "destroy", state)),
+    ];
     match ends.into_iter().flatten().min() {
         // The server looks again before it acts.
         Some((at, act, why)) if at <= now => format!("{act} now ({why})"),
@@ -156,5 +182,35 @@ fn between(from: Timestamp, to: Timestamp) -> String {
     match to.duration_since(from).try_into() {
         Ok(duration) => show_duration(duration),
         Err(_) => "now".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_ends_a_sandbox_is_told_as_the_server_does_it() {
+        let told = |state: &str, timers: Value| {
+            let sandbox = json!({
+                "id": "x", "name": null, "state": state, "created_at": "2026-01-01T00:00:00Z",
+                "state_since": "2026-01-01T00:00:00Z", "last_activity_at": "2026-01-01T00:00:00Z", "timers": timers,
+            });
+            end(&Sandbox::parse(sandbox).unwrap(), "2026-01-01T01:00:00Z".parse().unwrap())
+        };
+        let lifetime = |at: &str, act: &str| json!({ "deadline": at, "at_deadline": act });
+        let (past, coming) = ("2026-01-01T00:30:00Z", "2026-01-01T02:00:00Z");
+        // It has paused it, or stopped it: that was all.
+        assert_eq!(told("paused", lifetime(past, "pause")), "never");
+        assert_eq!(told("stopped", lifetime(past, "stop")), "never");
+        assert_eq!(told("paused", lifetime(coming, "stop")), "stop in 1h (lifetime)");
+        assert_eq!(told("running", lifetime(coming, "pause")), "pause in 1h (lifetime)");
+        // Whatever state it is in.
+        assert_eq!(told("stopped", lifetime(coming, "destroy")), "destroy in 1h (lifetime)");
+        assert_eq!(told("failed", json!({ "delete_after_seconds": 7200 })), "destroy in 1h (failed)");
+        assert_eq!(told("archived", json!({ "archive_after_seconds": 7200, "idle_seconds": 7200 })), "never");
+        assert_eq!(told("destroyed", lifetime(coming, "destroy")), "never");
     }
 }

@@ -75,11 +75,12 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
             Act::Adopt { id, organisation, name, json } => {
                 let body = json!({ "organisation": organisation, "name": name });
                 let adopted: Value = client.post(&format!("/orphans/{}/adopt", segment(id)), &body).await?;
+                let called = adopted["name"].as_str().unwrap_or(word(&adopted, "id"));
                 match json {
                     true => print_json(&adopted)?,
-                    false => print(word(&adopted, "id"))?,
+                    false => print(called)?,
                 }
-                say(&format!("hint: cove start {id}"));
+                say(&format!("hint: cove start {called}"));
                 Ok(0)
             }
             Act::Rm { id, json } => {

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use crate::client::{Client, block_on, query_string, segment};
 use crate::complaint::{Complaint, code, doing};
 use crate::interrupt::or_interrupted;
-use crate::render::{List, Tone, moment, number, print, print_json, say, word};
+use crate::quantity::show_size;
+use crate::render::{List, Tone, moment, print, print_json, say, word};
 
 /// Run code that keeps its variables between calls
 #[derive(Debug, Args)]
@@ -36,7 +37,7 @@ enum Act {
         /// The template of its sandbox
         #[arg(long, value_name = "NAME")]
         template: Option<String>,
-        /// Use this sandbox, by its id [default: a new one]
+        /// Use this sandbox, by name or id [default: a new one]
         #[arg(long, value_name = "SANDBOX", conflicts_with = "template")]
         sandbox: Option<String>,
         /// Print JSON
@@ -45,6 +46,7 @@ enum Act {
     },
     /// Show a session
     Show {
+        /// The session's id
         id: String,
         /// Print JSON
         #[arg(long)]
@@ -52,6 +54,7 @@ enum Act {
     },
     /// Run code in a session and show its output; an error in the code ends with code 1
     Run {
+        /// The session's id
         id: String,
         /// The code; `-` reads it from standard input
         code: String,
@@ -64,6 +67,7 @@ enum Act {
     },
     /// Interrupt the code that a session runs; variables stay
     Interrupt {
+        /// The session's id
         id: String,
         /// Print JSON
         #[arg(long)]
@@ -71,6 +75,7 @@ enum Act {
     },
     /// List the files that a session's code left as results
     Artifacts {
+        /// The session's id
         id: String,
         /// Print JSON
         #[arg(long)]
@@ -78,6 +83,7 @@ enum Act {
     },
     /// End a session, and its sandbox if it was made for the session
     Rm {
+        /// The session's id
         id: String,
         /// Print JSON
         #[arg(long)]
@@ -131,7 +137,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
                 List { headings, empty: "no artifacts" }.show(&files, *json, |file| {
                     [
                         (word(file, "name").to_owned(), Tone::Plain),
-                        (number(file, "size"), Tone::Plain),
+                        (file["size"].as_u64().map_or_else(|| "-".to_owned(), show_size), Tone::Plain),
                         (word(file, "mime").to_owned(), Tone::Faint),
                         (moment(file, "created_at"), Tone::Plain),
                     ]

@@ -75,7 +75,10 @@ impl Flags {
         let file = self.config.clone().or_else(usual_file);
         let environment = |name: &str| std::env::var(name).ok();
         let layers = Layers { file: file.as_deref(), environment: Some(&environment), flags: self.given() };
-        let mut loaded = Loaded::new(defaults(), layers).map_err(|problems| complaint(file.as_deref(), &problems))?;
+        let mut loaded = Loaded::new(defaults(), layers).map_err(|problems| {
+            complaint(file.as_deref(), &problems)
+                .hint("cove config check FILE looks at a file without starting anything")
+        })?;
         check_filter(&loaded.config)?;
         // A wrong key in the file is an error. The environment is everybody's, so here it is a hint.
         for name in std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()) {
@@ -135,5 +138,4 @@ pub fn complaint(file: Option<&Path>, problems: &[Problem]) -> Complaint {
     }
     let things = if problems.len() == 1 { "1 thing is" } else { &format!("{} things are", problems.len()) };
     Complaint::usage(format!("{things} wrong with the configuration\n{}", lines.join("\n")))
-        .hint("cove config check FILE looks at a file without starting anything")
 }

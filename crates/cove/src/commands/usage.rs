@@ -1,8 +1,11 @@
 //! `cove usage`: what was used, and what it cost.
 
+use std::collections::BTreeMap;
+
 use clap::Args;
 use serde_json::Value;
 
+use super::ls;
 use crate::client::{Client, block_on, query_string};
 use crate::complaint::Complaint;
 use crate::render::{Rows, Tone, print_json};
@@ -18,7 +21,8 @@ Examples:
   cove usage box
   cove usage --from 2026-01-01T00:00:00Z --to 2026-02-01T00:00:00Z --json
 
-COST is in whatever currency [prices] in the server's configuration has; without prices it is 0.
+COST is by [prices] of the server's configuration, in whatever currency these are.
+Sandboxes that are gone are listed by their ids.
 `cove top` shows what sandboxes use now.")]
 pub struct Arguments {
     /// One sandbox, by name or id [default: all]
@@ -42,10 +46,11 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     pairs.extend(from.as_deref().map(|at| ("from", at)));
     pairs.extend(to.as_deref().map(|at| ("to", at)));
     let what = format!("/usage{}", query_string(&pairs));
-    let report: Value = block_on(async {
+    let (report, names): (Value, BTreeMap<String, String>) = block_on(async {
         match &arguments.sandbox {
-            Some(sandbox) => client.ask_also_destroyed(sandbox, &what).await,
-            None => client.get(&what).await,
+            Some(sandbox) => Ok((client.ask_also_destroyed(sandbox, &what).await?, BTreeMap::new())),
+            None if arguments.json => Ok((client.get(&what).await?, BTreeMap::new())),
+            None => Ok((client.get(&what).await?, ls::names(&client).await?)),
         }
     })?;
     if arguments.json {
@@ -70,7 +75,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
         Some(sandbox) => row(sandbox, total, Tone::Plain),
         None => {
             for (sandbox, amount) in report["by_sandbox"].as_object().into_iter().flatten() {
-                row(sandbox, amount, Tone::Plain);
+                row(names.get(sandbox).unwrap_or(sandbox), amount, Tone::Plain);
             }
             row("all", total, Tone::Good);
         }

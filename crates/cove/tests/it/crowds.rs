@@ -161,3 +161,33 @@ fn messages_that_never_become_whole_hold_little() {
         .unwrap()
         .expect_status(204);
 }
+
+#[test]
+fn archives_that_never_become_whole_hold_little() {
+    let server = TestServer::start();
+    let tenant = tenant(&server);
+    let before = resident_kib(&server);
+    let halves: Vec<TcpStream> = (0..20)
+        .map(|number| {
+            let mut socket = TcpStream::connect(server.address()).unwrap();
+            let head = format!(
+                "POST /api/build-files/{number:064x} HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {tenant}\r\n\
+                 Content-Length: 9000000\r\n\r\n"
+            );
+            socket.write_all(head.as_bytes()).unwrap();
+            socket.write_all(&vec![7; 4 << 20]).unwrap();
+            socket
+        })
+        .collect();
+    let folder = server.data().join("archive/build-files/tenant");
+    let written = || -> u64 {
+        let files = fs::read_dir(&folder).into_iter().flatten().flatten();
+        files.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum()
+    };
+    until("what came to be on the disk and not in memory", LIMIT, || written() >= 20 * (3 << 20));
+    let grown = resident_kib(&server).saturating_sub(before);
+    assert!(grown < 64 << 10, "{grown} KiB more");
+    drop(halves);
+    until("what was never whole to be gone", LIMIT, || written() == 0);
+    owner_is_answered(&server, &tenant);
+}

@@ -449,6 +449,7 @@ fn templates_snapshots_forks_and_volumes_are_made_without_root() {
         let made = told(&["volume", "create", "data"]);
         assert!(made.stderr.contains("nothing limits it"), "{}", made.stderr);
         assert!(told(&["volume", "show", "data"]).stdout.contains("without a limit"));
+        assert!(told(&["volume", "ls"]).stdout.contains("no limit"));
         for name in ["writer", "reader"] {
             told(&["create", "--name", name, "--volume", "data:/data"]);
         }

@@ -47,7 +47,7 @@ fn nobody_gets_in_at_the_doors_of_a_server() {
     assert!(held + cove_probe::all().count() >= 150, "{held} held");
     let names: std::collections::HashSet<_> = told.iter().map(|finding| finding["name"].to_string()).collect();
     assert_eq!(names.len(), told.len(), "each probe has a name of its own");
-    assert_eq!(finished.code, 0);
+    assert_eq!(finished.code, 0, "{}", finished.stderr);
 }
 
 #[test]

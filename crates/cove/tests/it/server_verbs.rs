@@ -178,6 +178,8 @@ fn what_happened_can_be_read() {
     server.cove(["audit", "-n", "0"]).finish().expect_code(2);
     assert!(told(&server, &["usage", "--json"])["total"]["seconds"].is_number());
     assert!(server.cove(["usage", "box"]).finish().expect_success().stdout.contains("box"));
+    let usage = server.cove(["usage"]).finish().expect_success().stdout;
+    assert!(usage.lines().any(|line| line.starts_with("box ")) && !usage.contains(&id), "{usage}");
     server.cove(["usage", "--from", "yesterday"]).finish().expect_code(2);
     assert!(told(&server, &["jobs", "--json"]).is_array());
     server.cove(["jobs", "--state", "bored"]).finish().expect_code(2);

@@ -140,6 +140,25 @@ fn a_sandbox_that_was_put_away_says_how_to_get_it_back() {
     server.cove(["start", "box"]).finish().expect_success();
 }
 
+/// Whoever starts it again is told that it ends again, and what to do first.
+#[test]
+fn a_sandbox_whose_lifetime_is_over_says_what_to_do_first() {
+    let server = TestServer::start();
+    server.cove(["create", "--name", "box", "--timeout", "1s", "--at-timeout", "stop"]).finish().expect_success();
+    let is_stopped = || told(&server, &["inspect", "box"])["state"] == "stopped";
+    until("it is put away", LIMIT, is_stopped);
+    let said = server.cove(["explain", "box"]).finish().expect_success();
+    let said = format!("{}{}", said.stdout, said.stderr);
+    let (first, then) = (said.find("first `cove extend box TIME`"), said.find("`cove start box`"));
+    assert!(first.is_some() && first < then, "{said}");
+    let started = server.cove(["start", "box"]).finish().expect_success();
+    assert!(started.stderr.contains("stopped again") && started.stderr.contains("cove extend box"), "{started:?}");
+    until("it is put away again", LIMIT, is_stopped);
+    server.cove(["extend", "box", "1h"]).finish().expect_success();
+    let started = server.cove(["start", "box"]).finish().expect_success();
+    assert_eq!((started.stdout.as_str(), started.stderr.as_str()), ("box running\n", ""));
+}
+
 /// One request as it is written, and the whole answer.
 fn spoken(address: &str, request: &str) -> String {
     use std::io::{Read as _, Write as _};
@@ -179,6 +198,9 @@ fn a_link_opens_a_port_and_ports_are_listed() {
     server.cove(["link", "box", "8000", "--private"]).finish().expect_success();
     assert!(spoken(server.address(), &request).starts_with("HTTP/1.1 40"), "and closed again");
     server.cove(["link", "box", "0"]).finish().expect_code(2);
+    server.cove(["stop", "box"]).finish().expect_success();
+    let away = server.cove(["link", "box", "8000"]).finish().expect_success();
+    assert!(away.stderr.contains("hint: box is stopped"), "{}", away.stderr);
     server.cove(["link", "box", "http"]).finish().expect_code(2);
 }
 

@@ -56,7 +56,7 @@ impl Drop for Still<'_> {
 
 impl House {
     pub fn capture(&self, reaper: &Reaper, id: &SandboxId, layer: &LayerId) -> Result<LayerInfo, Error> {
-        let _turn = self.turns.take(id);
+        let turn = self.turns.take(id);
         let spec = self.spec(id)?;
         if let Some(made) = self.store.layer(layer)? {
             return Ok(made);
@@ -74,6 +74,7 @@ impl House {
         })?;
         if spec.storage == Storage::Disk {
             self.store.pin(id, &self.limits(&spec))?;
+            drop(turn);
             reaper.give(Task::Recount(id.clone()));
         }
         Ok(captured)

@@ -109,9 +109,9 @@ impl House {
             })?;
             let rest = self.copies_of_the_first(reaper, first[0], &cloned[0], others);
             cloned.extend(rest);
+            let cloned = self.accepted(cloned, specs);
             if source.storage == Storage::Disk {
                 self.store.pin(from, &self.limits(&source))?;
-                reaper.give(Task::Recount(from.clone()));
             }
             let files = |spec: &Spec| {
                 let all = identity_files(spec);
@@ -123,9 +123,23 @@ impl House {
             return Vec::new();
         }
         match all() {
-            Ok(cloned) => cloned,
+            Ok(cloned) => {
+                reaper.give(Task::Recount(from.clone()));
+                cloned
+            }
             Err(error) => specs.iter().map(|_| Err(error.again())).collect(),
         }
+    }
+
+    /// Clones that may have what they begin with. All have the same files: they are counted once.
+    fn accepted(&self, cloned: Vec<Result<Upper, Error>>, specs: &[&Spec]) -> Vec<Result<Upper, Error>> {
+        let mut counted = None;
+        let accept = |(upper, spec): (Result<Upper, Error>, &&Spec)| -> Result<Upper, Error> {
+            let upper = upper?;
+            self.store.accept_heritage(&spec.id, &self.limits(spec), &mut counted)?;
+            Ok(upper)
+        };
+        cloned.into_iter().zip(specs).map(accept).collect()
     }
 
     /// Whether any number of clones costs the source the time of one.

@@ -326,7 +326,8 @@ impl House {
             }
             Task::Room => self.look_after_room(),
             Task::Recount(id) => {
-                // One that is gone has nothing to count; else the next capture does it.
+                // One that is gone has nothing to count; of one whose files are changed now the next capture counts them.
+                let Some(_turn) = self.turns.try_take(&id) else { return };
                 let limits = self.spec(&id).map(|spec| self.limits(&spec));
                 let _ = limits.and_then(|limits| Ok(self.store.recount(&id, &limits)?));
             }

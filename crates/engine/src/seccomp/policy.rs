@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 
 use cove_sys::namespace::Secret;
 
+use super::Rules;
+
 const POLICY: &str = include_str!("../policies/default");
 const SHARED_FILES: &str = include_str!("../policies/shared-files");
+const VOLUMES: &str = include_str!("../policies/volumes");
 const TEXT: &str = include_str!("../policies/text");
 #[cfg(target_arch = "x86_64")]
 const NUMBERS: &str = include_str!("../policies/numbers-x86_64");
@@ -33,13 +36,14 @@ pub enum Verdict {
 /// All of its comparisons hold.
 pub type Alternative = Vec<Comparison>;
 
-/// Half of an argument, under a mask, equals a value.
+/// Half of an argument, under a mask, equals a value, or does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Comparison {
     pub argument: u8,
     pub half: Half,
     pub mask: u32,
     pub value: u32,
+    pub equal: bool,
 }
 
 /// Which 32 bits of an argument.
@@ -65,10 +69,13 @@ pub fn of_text(policy: &str) -> Result<Policy, String> {
     parse(policy, NUMBERS)
 }
 
-/// The same for a sandbox that writes into folders of the host.
-pub fn built_in_for_shared_files() -> Policy {
+/// The same with what is different for some sandboxes.
+pub fn built_in_for(rules: Rules) -> Policy {
     let mut policy = built_in();
-    policy.extend(parse(SHARED_FILES, NUMBERS).expect("the built-in policy is tested"));
+    let further = [(rules.shared_files, SHARED_FILES), (rules.volumes, VOLUMES)];
+    for (_, text) in further.into_iter().filter(|(applies, _)| *applies) {
+        policy.extend(parse(text, NUMBERS).expect("the built-in policy is tested"));
+    }
     policy
 }
 
@@ -80,8 +87,9 @@ pub fn built_in_for_text() -> Policy {
 /// Lets whoever knows the secret enter a user namespace, in a policy that refuses it to all: the launcher, which puts its
 /// filter up before that step. See [`super::Filter`].
 pub fn admit(mut policy: Policy, secret: Secret) -> Policy {
-    let upper = |argument: u8, value: u32| Comparison { argument, half: Half::Upper, mask: u32::MAX, value };
-    let kind = Comparison { argument: 1, half: Half::Lower, mask: u32::MAX, value: secret.kind() };
+    let upper =
+        |argument: u8, value: u32| Comparison { argument, half: Half::Upper, mask: u32::MAX, value, equal: true };
+    let kind = Comparison { argument: 1, half: Half::Lower, mask: u32::MAX, value: secret.kind(), equal: true };
     let [first, second] = secret.halves();
     let alternative = vec![kind, upper(0, first), upper(1, second)];
     policy.insert(Secret::CALL, Verdict::When(vec![alternative], EPERM));
@@ -135,7 +143,7 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
-/// `arg0=16 arg2=0`, `arg0&0x7e020000=0`.
+/// `arg0=16 arg2=0`, `arg0&0x7e020000=0`, `arg1!=0x5412`.
 ///
 /// None at all would always hold, and more than a jump of the program reaches over would land elsewhere: both are refused.
 fn alternative(text: &str) -> Result<Alternative, String> {
@@ -145,6 +153,7 @@ fn alternative(text: &str) -> Result<Alternative, String> {
         .map(|part| {
             let wrong = || format!("not a condition: {part}");
             let (left, value) = part.split_once('=').ok_or_else(wrong)?;
+            let (left, equal) = left.strip_suffix('!').map_or((left, true), |left| (left, false));
             let (argument, mask) = left.split_once('&').unwrap_or((left, "0xffffffff"));
             let argument = argument.strip_prefix("arg").and_then(|n| n.parse().ok()).filter(|&n| n < 6);
             Ok(Comparison {
@@ -152,6 +161,7 @@ fn alternative(text: &str) -> Result<Alternative, String> {
                 half: Half::Lower,
                 mask: number(mask).ok_or_else(wrong)?,
                 value: number(value).ok_or_else(wrong)?,
+                equal,
             })
         })
         .collect::<Result<_, String>>()?;
@@ -192,7 +202,7 @@ mod tests {
                 .flat_map(lines)
                 .filter_map(|line| line.split_once(' ').map(|(_, name)| name))
                 .collect();
-        for line in lines(POLICY).chain(lines(SHARED_FILES)).chain(lines(TEXT)) {
+        for line in [POLICY, SHARED_FILES, VOLUMES, TEXT].into_iter().flat_map(lines) {
             let mut words = line.split_whitespace();
             let conditional = matches!(words.next(), Some("when" | "unless"));
             for name in words.take(if conditional { 1 } else { usize::MAX }) {
@@ -209,7 +219,7 @@ mod tests {
     #[test]
     fn a_condition_is_read_with_its_mask() {
         let policy = parse("when clone arg0&0x7e020000=0", "56 clone").unwrap();
-        let expected = Comparison { argument: 0, half: Half::Lower, mask: 0x7e02_0000, value: 0 };
+        let expected = Comparison { argument: 0, half: Half::Lower, mask: 0x7e02_0000, value: 0, equal: true };
         assert_eq!(policy[&56], Verdict::When(vec![vec![expected]], EPERM));
     }
 }

@@ -113,7 +113,8 @@ fn choose(alternatives: &[Alternative], if_any: u32, otherwise: u32) -> Vec<Inst
             let half = if comparison.half == Half::Upper { 4 } else { 0 };
             program.push(load(ARGUMENTS + 8 * u32::from(comparison.argument) + half));
             program.push(Instruction { code: AND, jump_true: 0, jump_false: 0, value: comparison.mask });
-            program.push(jump_if(JUMP_EQUAL, comparison.value, 0, rest as u8));
+            let (if_equal, if_not) = if comparison.equal { (0, rest as u8) } else { (rest as u8, 0) };
+            program.push(jump_if(JUMP_EQUAL, comparison.value, if_equal, if_not));
         }
         program.push(give(if_any));
     }
@@ -141,7 +142,7 @@ fn give(answer: u32) -> Instruction {
 mod tests {
     use cove_sys::namespace::Secret;
 
-    use super::super::policy;
+    use super::super::{Rules, policy};
     use super::*;
 
     const EAFNOSUPPORT: u32 = ERRNO | 97;
@@ -201,7 +202,8 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn who_shares_files_with_the_host_makes_no_set_user_id_programs() {
-        let (ordinary, sharing) = (compile(&policy::built_in()), compile(&policy::built_in_for_shared_files()));
+        let rules = Rules { shared_files: true, volumes: false };
+        let (ordinary, sharing) = (compile(&policy::built_in()), compile(&policy::built_in_for(rules)));
         let both = |number, arguments: [u64; 4]| {
             let [a, b, c, d] = arguments;
             [&ordinary, &sharing].map(|program| run(program, number, ARCHITECTURE, [a, b, c, d, 0, 0]))
@@ -220,6 +222,34 @@ mod tests {
         assert_eq!(both(openat, [0, 0, 0o20_200_001, 0o4755]), [ALLOW, EPERM], "O_TMPFILE");
         assert_eq!(both(openat, [0, 0, 0, 0xffff_ffff]), [ALLOW, ALLOW], "no file is made");
         assert_eq!(both(437, [0, 0, 0, 0]), [ALLOW, ENOSYS], "openat2");
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn of_what_btrfs_has_of_its_own_only_shared_blocks_remain_and_with_volumes_not_those() {
+        let (ioctl, copy_file_range) = (16, 326);
+        let with_volumes = Rules { shared_files: false, volumes: true };
+        let both = Rules { shared_files: true, volumes: true };
+        let [ordinary, volumes, both] =
+            [Rules::default(), with_volumes, both].map(|rules| compile(&policy::built_in_for(rules)));
+        let ask = |program: &[Instruction], request: u64| run(program, ioctl, ARCHITECTURE, [3, request, 0, 0, 0, 0]);
+        let shared = [0x4004_9409, 0x4020_940d, 0xc018_9436];
+        for number in 0..=0xff {
+            // Each number with the sizes and directions that the kernel knows, and others.
+            for upper in [0x0000, 0x4004, 0x4020, 0x5000, 0x8008, 0xc018, 0xd000, 0xffff] {
+                let request = (upper << 16) | 0x9400 | number;
+                let expected = if shared.contains(&request) { ALLOW } else { EPERM };
+                assert_eq!(ask(&ordinary, request), expected, "{request:#x}");
+                assert_eq!([&volumes, &both].map(|program| ask(program, request)), [EPERM; 2], "{request:#x}");
+            }
+        }
+        for program in [&ordinary, &volumes, &both] {
+            assert_eq!(ask(program, 0x5401), ALLOW, "TCGETS");
+            assert_eq!(ask(program, 0x8008_6601), ALLOW, "FS_IOC_GETFLAGS");
+            assert_eq!(ask(program, 0x5412), EPERM, "TIOCSTI");
+        }
+        let copy = |program: &[Instruction]| run(program, copy_file_range, ARCHITECTURE, [0; 6]);
+        assert_eq!([copy(&ordinary), copy(&volumes), copy(&both)], [ALLOW, ENOSYS, ENOSYS]);
     }
 
     #[test]

@@ -15,7 +15,6 @@ use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 use cove_sys::btrfs;
 
 use super::pool::Pool;
-use super::space::Space;
 use super::{
     Backing, Condition, Error, Kind, NAMES, Used, drafts, layers, list, make_upper, trash, trash_of, uppers, volumes,
 };
@@ -77,7 +76,17 @@ impl Btrfs {
             pool.grow()?;
         }
         let (parent, name) = split(to)?;
-        btrfs::snapshot(open(from)?, open(parent)?, name).map_err(Error::at("snapshot to", to))
+        let take = || -> Result<(), Error> {
+            btrfs::snapshot(open(from)?, open(parent)?, name).map_err(Error::at("snapshot to", to))
+        };
+        match (take(), &self.pool) {
+            // What waited to be written took the room that the commit would have had.
+            (Err(error), Some(pool)) if error.kind() == Some(std::io::ErrorKind::StorageFull) => {
+                pool.grow_anyway()?;
+                take()
+            }
+            (taken, _) => taken,
+        }
     }
 
     fn ready_directory(&self) -> PathBuf {
@@ -292,7 +301,7 @@ impl Backing for Btrfs {
         if pool.unbacked()? > 0 {
             pool.fit()?;
         }
-        pool.grow()?;
+        pool.grow_ahead()?;
         pool.shrink()
     }
 
@@ -300,7 +309,7 @@ impl Backing for Btrfs {
         let Some(pool) = &self.pool else { return Ok(Condition::default()) };
         let failed = pool.has_failed()?.then(|| "its filesystem is read-only after an error".to_owned());
         let unbacked = if failed.is_some() { 0 } else { pool.unbacked()? };
-        Ok(Condition { space: Some(Space::of(&self.top)?), broken: failed, unbacked })
+        Ok(Condition { space: Some(pool.seen()?), broken: failed, unbacked })
     }
 
     fn has_failed(&self) -> bool {

@@ -28,6 +28,12 @@ pub enum Error {
     NoLimits { limit: u64, why: String },
     #[error("the disk limit of {limit} bytes for {of} is below the {used} bytes in use")]
     InUse { of: String, limit: u64, used: u64 },
+    /// What a clone has of others counts for nobody else once they are gone.
+    #[error(
+        "sandbox {id} would begin with {has} bytes of files, which leaves it no room: with what it writes they are at \
+         most twice its disk limit of {limit} bytes; remedy: remove files first, or raise the limit"
+    )]
+    Heritage { id: SandboxId, has: u64, limit: u64 },
     #[error("{step} {}: {source}", path.display())]
     File { step: &'static str, path: PathBuf, source: io::Error },
     #[error("archive entry {entry:?}: {why}")]

@@ -41,7 +41,7 @@ pub(super) const FOLDERS: [&str; 2] = [NAMES[0], NAMES[2]];
 pub(super) const LINKS: &str = "links";
 /// Plain values; ours are read back by their length, and by their line in other programs.
 pub(super) const PLAIN: &str = "SCHILY.xattr.";
-/// Values with a line break in them, in base64.
+/// Values with a line break in them, in base64, and names that a record cannot have as they are ([`escape`]).
 pub(super) const ENCODED: &str = "LIBARCHIVE.xattr.";
 /// How large a file with holes is, and where its parts lie: GNU tar's pax format 0.1.
 pub(super) const SPARSE_SIZE: &str = "GNU.sparse.size";
@@ -298,13 +298,44 @@ fn attributes(file: BorrowedFd<'_>, which: Attributes) -> io::Result<Records> {
             Err(Errno::NODATA) => continue,
             other => value.truncate(other?),
         }
-        if value.contains(&b'\n') {
-            records.push((format!("{ENCODED}{name}"), STANDARD.encode(&value).into_bytes()));
+        if value.contains(&b'\n') || name.bytes().any(is_escaped) {
+            records.push((format!("{ENCODED}{}", escape(&name)), STANDARD.encode(&value).into_bytes()));
         } else {
             records.push((format!("{PLAIN}{name}"), value));
         }
     }
     Ok(records)
+}
+
+/// Ends a name, or a record; or is what an escape begins with.
+fn is_escaped(byte: u8) -> bool {
+    byte <= b' ' || byte >= 0x7f || byte == b'=' || byte == b'%'
+}
+
+/// As libarchive writes it: `%` and two hexadecimal digits.
+fn escape(name: &str) -> String {
+    let one = |byte: u8| if is_escaped(byte) { format!("%{byte:02X}") } else { char::from(byte).to_string() };
+    name.bytes().map(one).collect()
+}
+
+/// The way back. What is no escape means itself.
+pub(super) fn unescape(name: &str) -> String {
+    let mut bytes = Vec::with_capacity(name.len());
+    let mut rest = name.as_bytes();
+    while let [first, after @ ..] = rest {
+        let digit = |at: usize| after.get(at).and_then(|digit| char::from(*digit).to_digit(16));
+        match (first, digit(0), digit(1)) {
+            (b'%', Some(high), Some(low)) => {
+                bytes.push((16 * high + low) as u8);
+                rest = &after[2..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8(bytes).unwrap_or_else(|_| name.to_owned())
 }
 
 /// What tells the content of a file that shares blocks from every other: where it lies. `None` for one that has its own.

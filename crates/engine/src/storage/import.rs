@@ -24,7 +24,7 @@ use tar::{Archive, Entry, EntryType};
 
 use super::Error;
 use super::export::{
-    Attributes, CAPABILITY, CLONE, ENCODED, FOLDERS, LINKS, PLAIN, SPARSE_COUNT, SPARSE_MAP, SPARSE_SIZE,
+    Attributes, CAPABILITY, CLONE, ENCODED, FOLDERS, LINKS, PLAIN, SPARSE_COUNT, SPARSE_MAP, SPARSE_SIZE, unescape,
 };
 use super::{copy, sparse, trash};
 
@@ -327,14 +327,16 @@ fn records<R: Read>(entry: &mut Entry<'_, R>, which: Attributes) -> Result<Recor
             }
             key => {
                 let value = match (key.strip_prefix(PLAIN), key.strip_prefix(ENCODED)) {
-                    (Some(name), _) => Some((name, value.to_vec())),
-                    (_, Some(name)) => STANDARD.decode(value).ok().map(|value| (name, value)),
+                    (Some(name), _) => Some((name.to_owned(), value.to_vec())),
+                    (_, Some(name)) => STANDARD.decode(value).ok().map(|value| (unescape(name), value)),
                     _ => None,
                 };
                 match value.filter(|(name, _)| which.take(name)) {
-                    Some((CAPABILITY, value)) if is_file && is_of_any_root(&value) => capability = Some(value),
-                    Some((CAPABILITY, _)) | None => {}
-                    Some((name, value)) => attributes.push((name.to_owned(), value)),
+                    Some((name, value)) if name == CAPABILITY => {
+                        capability = Some(value).filter(|value| is_file && is_of_any_root(value)).or(capability);
+                    }
+                    Some(named) => attributes.push(named),
+                    None => {}
                 }
             }
         }

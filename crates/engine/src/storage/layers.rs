@@ -30,8 +30,8 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Backing, Error, INHERITED, Kind, NAMES, Rung, Store, UNLIMITED, copy, drafts, exchange, export, import, inherited,
-    list, manifest, merge, note, open_directory, packages, plain, trash, trash_of, uppers,
+    Backing, Error, HERITAGE, INHERITED, Kind, NAMES, Rung, Store, UNLIMITED, copy, drafts, exchange, export, import,
+    inherited, list, manifest, merge, note, open_directory, packages, plain, trash, trash_of, uppers,
 };
 use crate::process;
 use crate::spec::{LayerId, Limits, Root, SandboxId, Under};
@@ -371,9 +371,18 @@ impl Store {
         manifest::forget(top, id.as_str())?;
         let draft = drafts(top).join(process::mark());
         let bytes = self.info(layer, &held.path)?.bytes;
+        let is_shared = !backing.counts_what_is_shared();
+        // Nobody changes a layer: it can be counted where its size on account is too large a guess.
+        let heritage = match limits.disk {
+            Some(limit) if is_shared && bytes > limit => {
+                plain::count_within(&held.path, HERITAGE)?.map_or(bytes, |counted| counted.bytes.min(bytes))
+            }
+            _ => bytes,
+        };
         let made = self
             .duplicate(&**backing, &held.path, &draft, limits)
-            .and_then(|()| self.as_upper(&draft, bytes))
+            .and_then(|()| self.as_upper(&draft, heritage))
+            .and_then(|()| if is_shared { self.inherit(id, &draft, heritage, limits) } else { Ok(()) })
             .and_then(|()| write_out(&draft))
             .and_then(|()| exchange(&draft, &upper));
         // What was the sandbox's, or what was to be.
@@ -512,7 +521,8 @@ impl Draft {
             return store.info(id, &path);
         }
         self.check()?;
-        let counted = plain::count(&self.path)?;
+        let too_deep = || Error::Draft { why: format!("its folders are more than {} deep", plain::DEEPEST) };
+        let counted = plain::count_all(&self.path)?.ok_or_else(too_deep)?;
         let facts =
             Facts { bytes: counted.bytes, files: counted.inodes, beneath: beneath.cloned(), maker: process::mark() };
         write_facts(&path, &facts)?;

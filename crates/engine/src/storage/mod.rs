@@ -84,8 +84,14 @@ const PINNED: &str = "user.cove.pinned";
 /// More than this waiting to be written is written out before a sandbox is frozen.
 const MUCH_UNWRITTEN: u64 = 4 << 20;
 
-/// How long a sandbox's files may take to be counted. One with more than that many keeps what it was given.
+/// How long a sandbox's files may take to be counted. One with more than that many has its limit and no more.
 const RECOUNT: Duration = Duration::from_secs(5);
+
+/// The same of a layer that a stopped sandbox is rolled back to: somebody waits for it.
+const HERITAGE: Duration = Duration::from_secs(30);
+
+/// A sandbox that can write less than this itself does not start.
+const LEAST_OWN: u64 = 1 << 20;
 
 const UNLIMITED: Limits = Limits { cpus: 1.0, memory: 0, pids: 0, disk: None, inodes: None };
 
@@ -320,6 +326,10 @@ impl Store {
                 Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
                 // A process with our number left it there before a restart.
                 Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty) => {}
+                // A full filesystem has room to delete and none for the rename: else nobody could make any.
+                Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+                    return self.backing()?.1.erase(path);
+                }
                 other => return other.map_err(Error::at("move to the trash", path)),
             }
         }
@@ -408,25 +418,72 @@ impl Store {
             return Ok(());
         }
         let used = backing.used(&path)?.bytes;
-        let wider = Limits { disk: limits.disk.map(|limit| limit.saturating_add(used)), ..*limits };
-        // First: one that is at its limit has no room for the note either.
-        backing.set_limit(&path, &wider)?;
-        note(&path, PINNED, used)
+        // One with more on its account may have all of that, thanks to the last time: it is counted first.
+        if own_limit(&path, limits).is_some_and(|limit| used > limit) {
+            return Ok(());
+        }
+        give_leave(&**backing, &path, limits, used)
     }
 
-    /// Takes back what [`Store::pin`] gave where a sandbox made use of it to have more than its limit. Counts its files: for a
-    /// background thread.
+    /// The rest of [`Store::pin`], for a background thread: one that has more on its account than its limit is counted. Where
+    /// its files are within the limit it can write as much as before; where they are more, or cannot be counted, what it was
+    /// given before is taken back. They are counted as they are at one instant: a sandbox that runs could move them from where they
+    /// are looked for next to where they were looked for before.
     pub fn recount(&self, id: &SandboxId, limits: &Limits) -> Result<(), Error> {
         let path = self.existing(id)?;
-        let backing = &self.backing()?.1;
-        let Some(limit) = limits.disk.filter(|_| noted(&path, PINNED) > 0) else { return Ok(()) };
-        let Some(counted) = plain::count_within(&path, RECOUNT)? else { return Ok(()) };
-        if counted.bytes.saturating_sub(inherited(&path)) <= limit {
+        let (top, backing) = self.backing()?;
+        if backing.counts_what_is_shared() {
             return Ok(());
+        }
+        let Some(limit) = own_limit(&path, limits) else { return Ok(()) };
+        let used = backing.used(&path)?.bytes;
+        if used <= limit {
+            return Ok(());
+        }
+        let picture = drafts(top).join(process::mark());
+        let Some(taken) = backing.snapshot(&path, &picture) else { return Ok(()) };
+        let counted = taken.and_then(|()| plain::count_within(&picture, RECOUNT));
+        let erased = backing.erase(&picture);
+        let counted = counted?;
+        erased?;
+        if counted.is_some_and(|counted| counted.bytes.saturating_sub(inherited(&path)) <= limit) {
+            return give_leave(&**backing, &path, limits, used);
         }
         let used = backing.used(&path)?.bytes;
         note(&path, PINNED, used.saturating_sub(limit))?;
-        backing.set_limit(&path, &Limits { disk: Some(used), ..*limits })
+        backing.set_limit(&path, &Limits { disk: Some(used.max(limit)), ..*limits })
+    }
+
+    /// What a clone has of others is on no account of its own, and stays when they are gone: with what it writes itself it is at
+    /// most twice its limit. Its files are counted where the accounts of those before it leave that open; `counted` is what another
+    /// clone of the same instant was found to have. Nobody has started it yet.
+    pub fn accept_heritage(
+        &self,
+        id: &SandboxId,
+        limits: &Limits,
+        counted: &mut Option<Option<u64>>,
+    ) -> Result<(), Error> {
+        let path = self.existing(id)?;
+        if limits.disk.is_none_or(|limit| inherited(&path) <= limit) {
+            return Ok(());
+        }
+        let found = match *counted {
+            Some(found) => found,
+            None => *counted.insert(plain::count_within(&path, RECOUNT)?.map(|counted| counted.bytes)),
+        };
+        let heritage = found.map_or(inherited(&path), |found| found.min(inherited(&path)));
+        self.inherit(id, &path, heritage, limits)
+    }
+
+    /// Notes what the upper of a sandbox has of others, and limits what it writes itself.
+    fn inherit(&self, id: &SandboxId, path: &Path, heritage: u64, limits: &Limits) -> Result<(), Error> {
+        let Some(limit) = limits.disk else { return note(path, INHERITED, heritage) };
+        let own = own_part(limit, heritage);
+        if own < LEAST_OWN.min(limit) {
+            return Err(Error::Heritage { id: id.clone(), has: heritage, limit });
+        }
+        note(path, INHERITED, heritage)?;
+        self.backing()?.1.set_limit(path, &Limits { disk: Some(own), ..*limits })
     }
 
     /// Writes out what waits to be written of one sandbox, where that is much: nobody is frozen meanwhile. Not by syncfs(2),
@@ -680,7 +737,25 @@ fn drafts(top: &Path) -> PathBuf {
 
 /// What counts towards a limit without being the sandbox's any more is allowed on top.
 fn widened(path: &Path, limits: &Limits) -> Limits {
-    Limits { disk: limits.disk.map(|limit| limit.saturating_add(noted(path, PINNED))), ..*limits }
+    Limits { disk: own_limit(path, limits).map(|limit| limit.saturating_add(noted(path, PINNED))), ..*limits }
+}
+
+/// For what a sandbox writes itself.
+fn own_limit(path: &Path, limits: &Limits) -> Option<u64> {
+    limits.disk.map(|limit| own_part(limit, inherited(path)))
+}
+
+/// With what it has of others it is at most twice the limit.
+fn own_part(limit: u64, heritage: u64) -> u64 {
+    limit.min(limit.saturating_mul(2).saturating_sub(heritage))
+}
+
+/// So many bytes of a sandbox's account are not its own business any more.
+fn give_leave(backing: &dyn Backing, path: &Path, limits: &Limits, bytes: u64) -> Result<(), Error> {
+    let disk = own_limit(path, limits).map(|limit| limit.saturating_add(bytes));
+    // First: one that is at its limit has no room for the note either.
+    backing.set_limit(path, &Limits { disk, ..*limits })?;
+    note(path, PINNED, bytes)
 }
 
 fn inherited(path: &Path) -> u64 {

@@ -46,6 +46,10 @@ const SOON: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_secs(2);
 /// How long nobody may have needed room before some is given back.
 const QUIET: Duration = Duration::from_secs(60);
+/// The same after it had too little for metadata.
+const ROOMY_AGAIN: Duration = Duration::from_secs(3600);
+/// With about half as much room for metadata the kernel refuses to make a subvolume, or to rename one.
+const LEAST_METADATA: u64 = 8 * MIB;
 /// How long the kernel may take to let go of a device.
 const LETTING_GO: Duration = Duration::from_secs(5);
 
@@ -53,7 +57,7 @@ const LETTING_GO: Duration = Duration::from_secs(5);
 pub(super) struct Pool {
     image: PathBuf,
     top: PathBuf,
-    /// Where the kernel accounts for its data.
+    /// Where the kernel accounts for its data and metadata.
     account: PathBuf,
     lock: File,
     users: File,
@@ -65,6 +69,8 @@ pub(super) struct Pool {
     stirred: Mutex<Instant>,
     /// When it last grew, and by how much.
     grown: Mutex<Option<(Instant, u64)>>,
+    /// When it last had too little for metadata.
+    cramped: Mutex<Option<Instant>>,
     /// While it is mounted anew, and where that failed: what is seen at its place is not the pool.
     away: AtomicBool,
 }
@@ -117,6 +123,7 @@ impl Pool {
             full: Mutex::default(),
             stirred,
             grown: Mutex::default(),
+            cramped: Mutex::default(),
             away: AtomicBool::new(false),
         })
     }
@@ -132,9 +139,25 @@ impl Pool {
     /// More room when little is left, as far as the filesystem below has it.
     pub(super) fn grow(&self) -> Result<(), Error> {
         let below = Space::of(&self.image)?;
-        if self.room()?.free >= below.headroom() {
-            return Ok(());
+        if self.room()?.free >= below.headroom() { Ok(()) } else { self.enlarge(below) }
+    }
+
+    /// The same, also where little is left for names and attributes. That takes longer to find out: not for each launch.
+    pub(super) fn grow_ahead(&self) -> Result<(), Error> {
+        let below = Space::of(&self.image)?;
+        if self.metadata()? >= below.headroom() / 4 {
+            return self.grow();
         }
+        *self.cramped.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        self.enlarge(below)
+    }
+
+    /// For somebody whom the kernel told that there is no room, whatever its accounts say.
+    pub(super) fn grow_anyway(&self) -> Result<(), Error> {
+        self.enlarge(Space::of(&self.image)?)
+    }
+
+    fn enlarge(&self, below: Space) -> Result<(), Error> {
         let mut full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
         if full.is_some_and(|tried| tried.elapsed() < RETRY) {
             return Ok(());
@@ -168,6 +191,37 @@ impl Pool {
         Ok(())
     }
 
+    /// As those see it who add files: where there is no room for their names, what large files have left is of no use to them.
+    pub(super) fn seen(&self) -> Result<Space, Error> {
+        let (below, own) = (Space::of(&self.image)?, Space::of(&self.top)?);
+        // One that can grow has too little for a moment at most.
+        if below.free > below.kept() + 2 * below.headroom() {
+            return Ok(own);
+        }
+        let metadata = self.metadata()?;
+        Ok(if metadata < LEAST_METADATA { Space { free: own.free.min(metadata), ..own } } else { own })
+    }
+
+    /// Room for names, attributes and files of a few hundred bytes: `statvfs` tells of large files alone. What is left of what was
+    /// given to them, and a quarter of what nobody was given yet and no data waits for: large files may take the rest. On a
+    /// kernel that does not tell, there is always enough.
+    fn metadata(&self) -> Result<u64, Error> {
+        let total = Space::of(&self.top)?.total;
+        let read = |kind: &str, name: &str| -> std::io::Result<u64> {
+            let text = fs::read_to_string(self.account.join(kind).join(name))?;
+            Ok(text.trim().parse().unwrap_or(0))
+        };
+        let told = || -> std::io::Result<u64> {
+            let given = read("data", "disk_total")? + read("metadata", "disk_total")? + read("system", "disk_total")?;
+            // The kernel's own reserve is among what may be used.
+            let taken = |kind: &str| Ok::<_, std::io::Error>(read(kind, "bytes_used")? + read(kind, "bytes_may_use")?);
+            let coming = taken("data")?.saturating_sub(read("data", "total_bytes")?);
+            let left = read("metadata", "total_bytes")?.saturating_sub(taken("metadata")?);
+            Ok(left + total.saturating_sub(given + coming) / 4)
+        };
+        Ok(told().unwrap_or(u64::MAX))
+    }
+
     /// Its room without what is promised to data that waits to be written: `statvfs` counts that as free until it is on the
     /// disk, and a writer that the kernel buffers would meet the end before anybody sees it come.
     pub(super) fn room(&self) -> Result<Space, Error> {
@@ -180,6 +234,11 @@ impl Pool {
     pub(super) fn shrink(&self) -> Result<(), Error> {
         let (below, own) = (Space::of(&self.image)?, Space::of(&self.top)?);
         let step = (own.total / 8).clamp(GRAIN, MOST) / GRAIN * GRAIN;
+        // It would grow again at once.
+        let cramped = *self.cramped.lock().unwrap_or_else(PoisonError::into_inner);
+        if cramped.is_some_and(|since| since.elapsed() < ROOMY_AGAIN) {
+            return Ok(());
+        }
         let mut stirred = self.stirred.lock().unwrap_or_else(PoisonError::into_inner);
         let spare = own.free > own.total / 2 && own.free > step + 3 * below.headroom() && own.total > step + LEAST;
         if !spare || stirred.elapsed() < QUIET {
@@ -412,13 +471,13 @@ fn mount_at(device: &LoopDevice, top: &Path) -> Result<(), Error> {
 
 fn account_of(top: &Path) -> std::io::Result<PathBuf> {
     let id = btrfs::filesystem_id(File::open(top)?)?;
-    Ok(Path::new("/sys/fs/btrfs").join(id).join("allocation/data"))
+    Ok(Path::new("/sys/fs/btrfs").join(id).join("allocation"))
 }
 
 /// Bytes of data that have a place in the filesystem's account and not yet on its disk.
 fn waiting_to_be_written(account: &Path) -> std::io::Result<u64> {
     let read = |name: &str| fs::read_to_string(account.join(name)).map(|text| text.trim().parse().unwrap_or(0));
-    ["bytes_may_use", "bytes_reserved"].into_iter().map(read).sum()
+    ["data/bytes_may_use", "data/bytes_reserved"].into_iter().map(read).sum()
 }
 
 fn is_read_only(top: &Path) -> Result<bool, Error> {

@@ -217,6 +217,24 @@ impl Plan {
         Ok(())
     }
 
+    /// Images that the text itself names, in its order. What an image below asks for (`ONBUILD`) is not among them.
+    pub fn images(&self) -> Vec<&str> {
+        let mut images = Vec::new();
+        for (number, stage) in self.stages.iter().enumerate() {
+            if let Base::Image(name) = &stage.base {
+                images.push(name.as_str());
+            }
+            for step in &stage.steps {
+                if let Instruction::Copy { from: Some(from), .. } = &step.instruction
+                    && matches!(self.source(number, from, step.lines.0), Ok(Source::Image(_)))
+                {
+                    images.push(from.as_str());
+                }
+            }
+        }
+        images
+    }
+
     /// What `COPY --from` means within a stage: an earlier stage by name or number, else an image.
     pub(super) fn source(&self, stage: usize, from: &str, line: usize) -> Result<Source, Problem> {
         let wrong = |why: String| Problem::new(line, format!("COPY --from={from}: {why}"));

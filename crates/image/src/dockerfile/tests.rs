@@ -224,6 +224,7 @@ fn only_the_stages_that_are_needed_are_built() {
     let file = parsed(text);
     let plan = file.plan(&Order { target: Some("3".into()), ..Order::default() }).unwrap();
     assert_eq!(plan.needed, [0, 2, 3]);
+    assert_eq!(plan.images(), ["a", "b", "busybox:1"], "as they are named");
     assert_eq!(plan.stages[2].base, Base::Stage(0));
     assert_eq!(plan.stages[3].base, Base::Scratch);
     let mut context = Context::new(&plan, 3, Defaults::default());

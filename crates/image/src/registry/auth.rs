@@ -1,8 +1,8 @@
 //! What a 401 asks for: a password, or a token from a realm.
 //!
 //! A realm is a URL that the registry chooses; the judge sees it like any other. It gets the credentials of the registry
-//! that named it and no others. Tokens live as long as they say, 60 seconds where they do not; a long pull asks for a new
-//! one when the old is refused.
+//! that named it and no others; a place that the registry only leads to names none. Tokens live as long as they say, 60
+//! seconds where they do not; a long pull asks for a new one when the old is refused.
 
 use std::collections::HashMap;
 use std::fmt;

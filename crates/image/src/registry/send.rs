@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  attempt ─▶ key ─▶ request ─▶ 2xx, 404 …            answer
-//!     ▲                 ├─────▶ 401 ─▶ a new key, once per attempt
+//!     ▲                 ├─────▶ 401 ─▶ a new key, once per attempt; not for a place that it was sent on to
 //!     │                 ├─────▶ 30x ─▶ the other place, without the key if it is another origin; what is sent stays
 //!     └── pause ◀───────┴─────▶ 408, 429, 5xx, no answer
 //! ```
@@ -92,7 +92,9 @@ impl Registry {
     pub(super) async fn attempt(&self, call: &Call<'_>) -> Result<Response, Error> {
         let key = self.key(call.endpoint, call.action);
         let mut response = self.follow(call, key).await?;
-        if response.status() == StatusCode::UNAUTHORIZED {
+        // Only the registry itself asks for its password: a place that it leads to would name a realm of its own.
+        let is_registrys = response.url().origin() == call.url.origin();
+        if response.status() == StatusCode::UNAUTHORIZED && is_registrys {
             let key = self.answer(call.endpoint, call.action, response.headers()).await?;
             response = self.follow(call, Some(key)).await?;
         }

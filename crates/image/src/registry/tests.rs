@@ -256,6 +256,34 @@ async fn a_redirect_loses_the_key_and_is_judged() {
 }
 
 #[tokio::test]
+async fn a_place_that_it_is_sent_on_to_cannot_ask_for_the_registrys_password() {
+    let one = content(5000, 1);
+    for scheme in ["Bearer", "Basic"] {
+        let (fake, storage) = (Fake::start().await, Fake::start().await);
+        fake.image("a/b", "tag", &[&one]);
+        fake.lock(Door::Basic("u:p"));
+        let (there, wanted) = (storage.host(), Digest::of(&one));
+        fake.hook(move |seen| {
+            let is_layer = seen.path.ends_with(&wanted.to_string()) && seen.headers.contains_key(header::AUTHORIZATION);
+            is_layer.then(|| send_on(format!("http://{there}/steal")))
+        });
+        let realm = format!("{scheme} realm=\"http://{}/token\"", storage.host());
+        storage.hook(move |seen| {
+            let refusal = (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, realm.clone())]).into_response();
+            (seen.path != "/token").then_some(refusal)
+        });
+        let mut options = options();
+        let password = Credentials::Password { user: "u".into(), password: "p".into() };
+        options.credentials.insert(fake.host(), password);
+        let error = Story::new(&fake, options).pull().await.unwrap_err();
+        assert!(matches!(error, Error::Unauthorized { .. }), "{error}");
+        let seen = storage.seen();
+        assert!(!seen.is_empty() && seen.iter().all(|seen| seen.path != "/token"), "{scheme}: {seen:?}");
+        assert!(seen.iter().all(|seen| !seen.headers.contains_key(header::AUTHORIZATION)), "{scheme}: {seen:?}");
+    }
+}
+
+#[tokio::test]
 async fn cannot_be_sent_to_the_hosts_neighbourhood() {
     let secret = Fake::start().await;
     // The registry itself may be reached, everything else on this machine may not.

@@ -65,7 +65,8 @@ pub struct CreateTemplate {
     /// Do every step anew, whatever was built before.
     #[serde(default)]
     force: bool,
-    /// Who may pull the images. Kept in memory until the build ends.
+    /// Who may pull the image. Of a Dockerfile's images those of one registry: the first that it names beside the server's
+    /// usual one. Kept in memory until the build ends.
     #[serde(default)]
     registry: Option<RegistryBody>,
     /// For `RUN --mount=type=secret`, for steps that mount them, and for recipes that know them: values by name, in Base64.

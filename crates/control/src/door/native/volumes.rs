@@ -117,7 +117,8 @@ pub async fn list(
     Params(query): Params<VolumeQuery>,
 ) -> Result<Json<Vec<VolumeView>>, ApiError> {
     let filter = if query.deleted.unwrap_or(false) { VolumeFilter::WithDeleted } else { VolumeFilter::Existing };
-    Ok(Json(app.list_volumes(&caller, filter).await?.into_iter().map(Into::into).collect()))
+    let volumes = app.list_volumes(&caller, filter).await?;
+    Ok(Json(volumes.into_iter().map(|volume| VolumeView::of(&app, volume)).collect()))
 }
 
 /// Read a volume

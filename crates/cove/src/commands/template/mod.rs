@@ -133,7 +133,7 @@ enum Act {
     #[command(after_help = "\
 Examples:
   cove template push web registry.example/team/web:v2
-  COVE_REGISTRY_PASSWORD=… cove template push web:stable registry.example/team/web:v2 --registry-user ada")]
+  COVE_REGISTRY_PASSWORD=… cove template push web registry.example/team/web:v2 --registry-user ada")]
     Push {
         /// Its name, with `:TAG` or `:BUILD`
         #[arg(add = crate::complete::templates())]

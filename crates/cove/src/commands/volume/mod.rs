@@ -133,6 +133,11 @@ fn is_unheld(volume: &Value) -> bool {
     volume["unheld"].as_array().is_some_and(|unheld| !unheld.is_empty())
 }
 
+/// What it may hold.
+fn limit(volume: &Value) -> String {
+    if is_unheld(volume) { "no limit".to_owned() } else { size(volume, "size") }
+}
+
 fn holds(volume: &Value) -> String {
     match is_unheld(volume) {
         true => format!("{}, without a limit: the server runs without root", size(volume, "used")),
@@ -209,7 +214,7 @@ async fn list(client: &Client, as_json: bool) -> Result<u8, Complaint> {
             (word(one, "name").to_owned(), Tone::Plain),
             (word(one, "id").to_owned(), Tone::Faint),
             (word(one, "state").to_owned(), Tone::Plain),
-            (size(one, "size"), Tone::Plain),
+            (limit(one), Tone::Plain),
             (moment(one, "created_at"), Tone::Plain),
             (moment(one, "last_used_at"), Tone::Faint),
         ]

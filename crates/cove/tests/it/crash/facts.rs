@@ -127,7 +127,12 @@ impl Facts {
     /// No process outlives it, and of files only those that were synced.
     pub fn lose_power(&mut self) {
         let after = |state: &&'static str| if matches!(*state, "running" | "paused") { "stopped" } else { *state };
-        let states: BTreeSet<&'static str> = self.state.0.iter().map(after).collect();
+        let mut states: BTreeSet<&'static str> = self.state.0.iter().map(after).collect();
+        // A start that was asked for and not answered may be finished by the next server.
+        let may = |state| self.state.0.contains(&state);
+        if may("running") && (may("stopped") || may("archived")) {
+            states.insert("running");
+        }
         self.state = Either(states.into_iter().collect());
         self.end_of_life();
         let synced = std::mem::take(&mut self.synced);
