@@ -70,6 +70,8 @@ def test_permissions_moving_and_removing(sandbox, folder):
     sandbox.fs.upload_file(b"x", f"{folder}/a")
     sandbox.fs.set_file_permissions(f"{folder}/a", mode="600")
     assert sandbox.fs.get_file_info(f"{folder}/a").permissions == "0600"
+    sandbox.fs.set_file_permissions(f"{folder}/a", mode="640", owner="daytona", group="daytona")
+    assert sandbox.process.exec(f"stat -c '%a %U %G' {folder}/a").result.split() == ["640", "daytona", "daytona"]
     sandbox.fs.move_files(f"{folder}/a", f"{folder}/b")
     assert sandbox.fs.download_file(f"{folder}/b") == b"x"
     sandbox.fs.upload_file(b"y", f"{folder}/c")

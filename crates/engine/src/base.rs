@@ -118,7 +118,7 @@ const FILES: [(&str, u32, &str); 16] = [
     (
         "etc/group",
         0o644,
-        "root:*:0:\ndaemon:*:1:\ntty:*:5:\nwww-data:*:33:\nsudo:*:27:user,daytona\nutmp:*:43:\nusers:*:100:\nuser:*:1000:\nnogroup:*:65534:\n",
+        "root:*:0:\ndaemon:*:1:\ntty:*:5:\nwww-data:*:33:\nsudo:*:27:user,daytona\nutmp:*:43:\nusers:*:100:\nuser:*:1000:\ndaytona:*:1000:\nnogroup:*:65534:\n",
     ),
     (
         "etc/nsswitch.conf",

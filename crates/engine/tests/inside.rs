@@ -135,6 +135,7 @@ fn text_is_utf_8_names_resolve_and_both_users_are_one() {
         "id -u; echo $USER; pwd; touch ~/mine; echo $PATH | cut -d: -f1; sudo -n id -u",
     );
     assert_eq!(other.stdout, "1000\ndaytona\n/home/daytona\n/home/daytona/.local/bin\n0\n", "{other:?}");
+    assert_eq!(house.output(&id, "touch a && chown daytona:daytona a && stat -c '%u %g' a"), "1000 1000");
     assert_eq!(house.run_as(&id, Some("root"), "echo $PATH | cut -d: -f1").stdout, "/root/.local/bin\n");
     house.engine.destroy(&id).unwrap();
     house.assert_empty();

@@ -110,7 +110,8 @@ impl House {
             let rest = self.copies_of_the_first(reaper, first[0], &cloned[0], others);
             cloned.extend(rest);
             let cloned = self.accepted(cloned, specs);
-            if source.storage == Storage::Disk {
+            // Where all were refused nobody has anything of the source.
+            if source.storage == Storage::Disk && cloned.iter().any(Result::is_ok) {
                 self.store.pin(from, &self.limits(&source))?;
             }
             let files = |spec: &Spec| {

@@ -38,10 +38,17 @@ pub fn without(env: &BTreeMap<String, String>) -> BTreeMap<&String, &String> {
     env.iter().filter(|(name, _)| !ours.contains(&name.as_str())).collect()
 }
 
-/// Lets the user's number bear this dialect's name first (`whoami`), where the template knows it.
+/// Lets the numbers of the user and its group bear this dialect's name first (`whoami`, `ls -l`), where the template
+/// knows it.
 pub async fn name_user(guest: &Guest) -> Result<(), GuestError> {
-    const PASSWD: &str = "/etc/passwd";
-    let read = Request::Read { path: PASSWD.into(), user: Some(ROOT.into()), offset: 0, length: None };
+    for list in ["/etc/passwd", "/etc/group"] {
+        name_first(guest, list).await?;
+    }
+    Ok(())
+}
+
+async fn name_first(guest: &Guest, list: &str) -> Result<(), GuestError> {
+    let read = Request::Read { path: list.into(), user: Some(ROOT.into()), offset: 0, length: None };
     let mut operation = guest.open(&read).await?.1.gathered();
     let mut bytes = Vec::new();
     while let Some(item) = operation.from.next().await? {
@@ -51,7 +58,7 @@ pub async fn name_user(guest: &Guest) -> Result<(), GuestError> {
     }
     let Some(text) = String::from_utf8(bytes).ok().and_then(|text| first_by_name(&text)) else { return Ok(()) };
     let write = Request::Write {
-        path: PASSWD.into(),
+        path: list.into(),
         user: Some(ROOT.into()),
         how: WriteMode::InPlace,
         mode: None,
@@ -66,7 +73,7 @@ pub async fn name_user(guest: &Guest) -> Result<(), GuestError> {
     }
 }
 
-/// The accounts with ours before the first other one of its number; `None` where nothing is to be done.
+/// The lines of a list with ours before the first other one of its number; `None` where nothing is to be done.
 fn first_by_name(text: &str) -> Option<String> {
     let lines: Vec<&str> = text.lines().collect();
     let number = |line: &str| line.split(':').nth(2).map(str::to_owned);
@@ -103,5 +110,8 @@ mod tests {
         assert_eq!(ordered, "root:*:0:0::/root:\ndaytona:*:1000:1000::/home/daytona:\nuser:*:1000:1000::/home/user:\n");
         assert_eq!(first_by_name(&ordered), None);
         assert_eq!(first_by_name("root:*:0:0::/root:\n"), None);
+        let groups = "root:*:0:\nsudo:*:27:user,daytona\nuser:*:1000:\ndaytona:*:1000:\n";
+        let ordered = "root:*:0:\nsudo:*:27:user,daytona\ndaytona:*:1000:\nuser:*:1000:\n";
+        assert_eq!(first_by_name(groups).unwrap(), ordered);
     }
 }
