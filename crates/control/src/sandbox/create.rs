@@ -285,6 +285,7 @@ fn check(new: &NewSandbox) -> Result<(), Error> {
         }
     }
     new.timers.check()?;
+    new.checkpoints.map_or(Ok(()), |rule| rule.check())?;
     if new.timers.lifetime_seconds == Some(Some(0)) {
         return Err(Error::invalid("lifetime_seconds", "must be greater than 0"));
     }

@@ -35,14 +35,21 @@ pub struct Rule {
     pub keep: u32,
     /// Seconds that one is kept at most.
     #[serde(default)]
+    #[schema(maximum = 315_360_000)]
     pub keep_seconds: Option<u64>,
 }
 
+/// Ten years.
+const KEEP_SECONDS_MAX: u64 = 315_360_000;
+
 impl Rule {
     pub fn check(&self) -> Result<(), Error> {
-        if (1..=1000).contains(&self.keep) {
-            return Ok(());
+        if !(1..=1000).contains(&self.keep) {
+            return Err(Error::invalid("checkpoints.keep", "1 to 1000"));
         }
-        Err(Error::invalid("checkpoints.keep", "1 to 1000"))
+        if self.keep_seconds.is_some_and(|seconds| seconds > KEEP_SECONDS_MAX) {
+            return Err(Error::invalid("checkpoints.keep_seconds", format!("at most {KEEP_SECONDS_MAX} (ten years)")));
+        }
+        Ok(())
     }
 }

@@ -64,6 +64,9 @@ fn tell_of_body(path: &str, operation: &mut Operation, named: &mut BTreeSet<Stri
                 Some(RefOr::Ref(reference)) => note(&reference.ref_location, named),
                 None => {}
             }
+        } else if kind == "application/x-tar" {
+            // Bytes as they are have no schema: the type that a handler takes reads as a list of numbers.
+            content.schema = None;
         }
     }
 }
