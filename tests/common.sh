@@ -24,6 +24,20 @@ built_template() {
         die "cannot build the template code-interpreter" "look at the message above"
 }
 
+# A registry and a dockerd, unpacked from the distribution's packages into $COVE_CACHE/images and never installed: that would start them.
+daemons() {
+    local folder=$COVE_CACHE/images/daemons fetched package packages=(docker.io containerd docker-registry)
+    export COVE_DAEMONS=$folder
+    [ "$(cat "$folder/complete" 2>/dev/null)" = "${packages[*]}" ] && return
+    fetched=$(mktemp -d)
+    (cd "$fetched" && { apt-get -qq download "${packages[@]}" || { apt-get -qq update && apt-get -qq download "${packages[@]}"; }; }) >/dev/null 2>&1 ||
+        die "cannot fetch the packages ${packages[*]}" "apt-get download ${packages[*]}"
+    rm -rf "$folder" && mkdir -p "$folder"
+    for package in "$fetched"/*.deb; do dpkg -x "$package" "$folder" || die "cannot unpack $package"; done
+    rm -rf "$fetched"
+    echo "${packages[*]}" >"$folder/complete"
+}
+
 # The file `complete` lists what a folder holds; a folder that holds something else is made again.
 python_packages() { # python_packages FOLDER REQUIREMENT…
     local folder=$1; shift

@@ -19,6 +19,8 @@ done
 # The code interpreter's own SDK for JavaScript; it brings the rest along.
 node_packages "$cache/node-interpreter-$javascript_interpreter" "@e2b/code-interpreter@$javascript_interpreter"
 export E2B_INTERPRETER_PACKAGES=$cache/node-interpreter-$javascript_interpreter/package.json
+# For test_providers.py.
+daemons
 [ "${1-}" = prepare ] && exit
 needs_the_program
 built_template

@@ -1,17 +1,15 @@
 """The server, the registries and the daemon that the tests share, and images in them."""
 
-import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import tempfile
 
 import pytest
+from docker import Docker
 from house import House
 from images import Image, Layer, busybox, file, tar
-from registries import DAEMONS, Grasping, Lying, Registry
-from server import wait_for
+from registries import Grasping, Lying, Registry
 
 # A stage that takes too long is told to end: daemons and mounts go with it.
 signal.signal(signal.SIGTERM, lambda *_: pytest.exit("told to end"))
@@ -104,46 +102,6 @@ def from_busy(house, busy_name):
     """A template of it."""
     house.build("busy", {"image": busy_name})
     return "busy"
-
-
-class Docker:
-    """A dockerd of the test's own: its data, its socket, its control groups."""
-
-    def __init__(self, folder):
-        folder.mkdir()
-        self.folder, self.group = folder, f"cove-images-{os.getpid()}"
-        path = f"{DAEMONS}/usr/bin:{DAEMONS}/usr/sbin:{os.environ['PATH']}:/usr/sbin:/sbin"
-        self.environment = {"PATH": path, "HOME": str(folder), "DOCKER_HOST": f"unix://{folder}/socket"}
-        flags = ["--data-root", folder / "data", "--exec-root", folder / "exec", "--pidfile", folder / "pid", "--host", f"unix://{folder}/socket"]
-        quiet = ["--bridge", "none", "--iptables=false", "--cgroup-parent", f"/{self.group}", "--config-file", folder / "none.json"]
-        (folder / "none.json").write_text("{}")
-        self.log = open(folder / "log", "w")
-        command = [str(word) for word in [DAEMONS / "usr/sbin/dockerd", *flags, *quiet]]
-        self.process = subprocess.Popen(command, env=self.environment, stdout=self.log, stderr=self.log)
-        wait_for(lambda: self.try_it("info").returncode == 0, 40, f"dockerd (see {self.log.name})")
-
-    def try_it(self, *words, **rest):
-        command = [DAEMONS / "usr/bin/docker", *(str(word) for word in words)]
-        return subprocess.run(command, env=self.environment, capture_output=True, timeout=120, **rest)
-
-    def __call__(self, *words, **rest):
-        done = self.try_it(*words, **rest)
-        assert done.returncode == 0, (words, done.stdout[-2000:], done.stderr[-2000:].decode())
-        return done.stdout
-
-    def end(self):
-        self.process.terminate()
-        self.process.wait(40)
-        self.log.close()
-        # The containers' own mounts go with the daemon; what is left is its storage, mounted onto itself.
-        mounted = [line.split()[4] for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines()]
-        for path in reversed([path for path in mounted if path.startswith(f"{self.folder}/")]):
-            subprocess.run(["umount", "-l", path], check=True)
-        groups = [pathlib.Path("/sys/fs/cgroup"), *pathlib.Path("/sys/fs/cgroup").iterdir()]
-        for group in groups:
-            if (group / self.group).is_dir():
-                (group / self.group).rmdir()
-        shutil.rmtree(self.folder)
 
 
 @pytest.fixture(scope="session")

@@ -2,28 +2,14 @@
 # run.sh [prepare | pytest arguments]: images, builds, snapshots and forks beside a real registry, a real dockerd and Debian's own tools; then
 # hostile images, kills at random moments and full disks.
 #
-# Daemons are unpacked from the distribution's packages into $COVE_CACHE/images and never installed: that would start them. The Debian that
-# packages are installed into is made there once. COVE_LONG=1 kills the server more often, COVE_SEED repeats a run.
+# The Debian that packages are installed into is made once, in $COVE_CACHE/images. COVE_LONG=1 kills the server more often, COVE_SEED repeats a run.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../common.sh"
 PATH=$PATH:/usr/sbin:/sbin
 cache=$COVE_CACHE/images
-packages=(docker.io containerd docker-registry)
 # What is asked of the Debian; another list makes another one.
 included=python3,python3-pip,sudo,npm
-
-daemons() {
-    [ "$(cat "$cache/daemons/complete" 2>/dev/null)" = "${packages[*]}" ] && return
-    local fetched package
-    fetched=$(mktemp -d)
-    (cd "$fetched" && { apt-get -qq download "${packages[@]}" || { apt-get -qq update && apt-get -qq download "${packages[@]}"; }; }) >/dev/null 2>&1 ||
-        die "cannot fetch the packages ${packages[*]}" "apt-get download ${packages[*]}"
-    rm -rf "$cache/daemons" && mkdir -p "$cache/daemons"
-    for package in "$fetched"/*.deb; do dpkg -x "$package" "$cache/daemons" || die "cannot unpack $package"; done
-    rm -rf "$fetched"
-    echo "${packages[*]}" >"$cache/daemons/complete"
-}
 
 # As a layer. Half of it is left out: what no test runs need not be read, compared and written each time.
 debian() {
@@ -56,6 +42,6 @@ daemons
 debian
 [ "${1-}" = prepare ] && exit
 needs_the_program
-export COVE_DAEMONS=$cache/daemons COVE_DEBIAN=$cache/debian.tar.zst
+export COVE_DEBIAN=$cache/debian.tar.zst
 run_pytest "$cache/python/bin/python" "$@"
 told

@@ -28,6 +28,8 @@ use crate::key::cache::KeyCache;
 use crate::ledger::Ledger;
 use crate::lock::Locks;
 use crate::pool::Pools;
+use crate::provider::health::Watch;
+use crate::provider::route::Route;
 use crate::provider::{Provider, VolumeId};
 use crate::push::Pushes;
 use crate::rate::Rates;
@@ -64,6 +66,10 @@ struct Parts {
     clock: Clock,
     /// What runs sandboxes, by name.
     providers: BTreeMap<String, Arc<dyn Provider>>,
+    /// How each of them does.
+    watch: Arc<Watch>,
+    /// Which of them new sandboxes go to that name none.
+    routes: Vec<Route>,
     /// Where archives and artifacts are.
     objects: Arc<dyn ObjectStore>,
     /// This server's name among those that share the store.
@@ -145,6 +151,8 @@ impl App {
         if !providers.contains_key(&config.provider) {
             return Err(Error::invalid("provider", format!("{:?} is not one that this server has", config.provider)));
         }
+        let read = |written: &crate::config::Route| Route::read(written).map_err(|why| Error::invalid("routes", why));
+        let routes = config.routes.iter().map(read).collect::<Result<Vec<Route>, Error>>()?;
         make_private_directory(&config.data)
             .map_err(|error| Error::internal(format!("make the data directory {}: {error}", config.data.display())))?;
         let objects = crate::archive::open(&config.archive, &config.data.join("archive"))?;
@@ -161,6 +169,8 @@ impl App {
             store,
             clock,
             providers,
+            watch: Arc::new(Watch::default()),
+            routes,
             objects,
             server,
             locks: Locks::default(),
@@ -272,6 +282,14 @@ impl App {
             let known: Vec<&str> = self.0.providers.keys().map(String::as_str).collect();
             Error::invalid("provider", format!("{name:?} is not one of {}", known.join(", ")))
         })
+    }
+
+    pub(crate) fn watch(&self) -> &Arc<Watch> {
+        &self.0.watch
+    }
+
+    pub(crate) fn routes(&self) -> &[Route] {
+        &self.0.routes
     }
 
     /// Whether a provider's sandboxes are on this machine: then no other server can act on them.

@@ -62,6 +62,9 @@ pub type Room = Arc<dyn Fn() -> Result<(), crate::Error> + Send + Sync>;
 /// Is done before a command, which it is told, is started; says no where that must not be.
 pub type Before = Arc<dyn Fn(&str) -> BoxFuture<'static, Result<(), crate::Error>> + Send + Sync>;
 
+/// Is told how long each start of a command took up to its first answer, and how it failed.
+pub type Told = Arc<dyn Fn(Duration, Option<&GuestError>) + Send + Sync>;
+
 #[derive(Clone)]
 pub struct Guest {
     connect: Arc<dyn Connect>,
@@ -69,6 +72,7 @@ pub struct Guest {
     attendance: Option<Attendance>,
     room: Option<Room>,
     before: Option<Before>,
+    told: Option<Told>,
 }
 
 impl fmt::Debug for Guest {
@@ -79,7 +83,7 @@ impl fmt::Debug for Guest {
 
 impl Guest {
     pub fn new(connect: Arc<dyn Connect>) -> Self {
-        Guest { connect, attendance: None, room: None, before: None }
+        Guest { connect, attendance: None, room: None, before: None, told: None }
     }
 
     /// The same, with its requests counted as activity for as long as they take.
@@ -95,6 +99,11 @@ impl Guest {
     /// The same, with something that is done before each command that is started.
     pub fn preceded(self, before: Before) -> Self {
         Guest { before: Some(before), ..self }
+    }
+
+    /// The same, with somebody who is told of each start of a command.
+    pub fn telling(self, told: Told) -> Self {
+        Guest { told: Some(told), ..self }
     }
 
     /// The same for processes of the server's own, which are nobody's commands.
@@ -162,13 +171,17 @@ impl Guest {
     /// Sends the request, reads the reply, and leaves the stream open.
     pub async fn open(&self, request: &Request) -> Result<(Reply, Operation), GuestError> {
         self.prepare(request).await?;
-        tokio::time::timeout(ANSWER_WITHIN, async {
+        let begun = std::time::Instant::now();
+        let opened = tokio::time::timeout(ANSWER_WITHIN, async {
             let mut operation = self.begin(request).await?;
             let reply = operation.reply().await?;
             Ok((reply, operation))
-        })
-        .await
-        .map_err(|_| GuestError::Timeout(ANSWER_WITHIN))?
+        });
+        let opened = opened.await.unwrap_or(Err(GuestError::Timeout(ANSWER_WITHIN)));
+        if let (Some(told), Request::Start(_)) = (&self.told, request) {
+            told(begun.elapsed(), opened.as_ref().err());
+        }
+        opened
     }
 
     /// A raw connection to a TCP port inside.

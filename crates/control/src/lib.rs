@@ -71,6 +71,7 @@ pub mod template;
 pub mod tls;
 pub mod trace;
 mod traffic;
+pub mod upkeep;
 pub mod usage;
 pub mod volume;
 pub mod webhook;

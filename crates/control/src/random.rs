@@ -24,6 +24,11 @@ pub fn sandbox_id() -> SandboxId {
     id.parse().expect("letters and digits of the right length are an id")
 }
 
+/// From 0 up to, and not, 1.
+pub fn fraction() -> f64 {
+    rand::rng().random::<f64>()
+}
+
 /// A new template's id.
 pub fn template_id() -> String {
     letters(crate::template::ID_LENGTH)

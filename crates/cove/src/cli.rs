@@ -18,7 +18,7 @@ signal N (Ctrl-C: 130).";
 /// The verbs, grouped as people look for them. A test checks that each verb is in one group.
 const GROUPS: [(&str, &[&str]); 7] = [
     ("Without a server", &["run", "doctor", "redteam", "bench", "loadtest", "reset", "completions"]),
-    ("A server", &["serve", "config", "tls"]),
+    ("A server", &["setup", "up", "down", "status", "serve", "config", "tls", "migrate"]),
     (
         "Sandboxes",
         &[
@@ -28,7 +28,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
     ),
     ("Their files", &["template", "snapshot", "rollback", "fork", "volume", "fsck"]),
     ("Their settings", &["label", "rename", "resize", "network", "timers", "extend", "ports", "link"]),
-    ("What happens", &["inspect", "explain", "events", "top", "usage", "audit", "jobs", "orphans"]),
+    ("What happens", &["inspect", "explain", "events", "top", "usage", "audit", "jobs", "orphans", "upkeep"]),
     ("For an organisation", &["whoami", "keys", "orgs", "pools", "webhooks", "sessions", "providers"]),
 ];
 
@@ -48,6 +48,10 @@ pub enum Verb {
     Bench(commands::bench::Arguments),
     Loadtest(commands::loadtest::Arguments),
     Serve(Box<commands::serve::Arguments>),
+    Setup(Box<commands::setup::Arguments>),
+    Up(Box<commands::up::Arguments>),
+    Down(commands::down::Arguments),
+    Status(commands::status::Arguments),
     Config(commands::config::Arguments),
     Create(Box<commands::create::Arguments>),
     Exec(commands::exec::Arguments),
@@ -86,6 +90,8 @@ pub enum Verb {
     Keys(commands::keys::Arguments),
     Orgs(commands::orgs::Arguments),
     Orphans(commands::orphans::Arguments),
+    Upkeep(commands::upkeep::Arguments),
+    Migrate(Box<commands::migrate::Arguments>),
     Pools(commands::pools::Arguments),
     Webhooks(commands::webhooks::Arguments),
     Sessions(commands::sessions::Arguments),

@@ -6,12 +6,13 @@
 //! * [`render`], [`progress`], [`quantity`], [`terminal`]: what people see and write
 //! * [`measure`]: a server for one measurement, and reports of it; from `cove-bench`, as `bench` and `loadtest` are
 //! * [`telemetry`]: the server's log, and traces for a collector
-//! * [`client`]: talks to a server; [`place`]: where files are
+//! * [`client`]: talks to a server; [`place`]: where files are; [`background`]: a server that nobody watches
 //! * [`landing`], [`interrupt`]: files that arrive completely or not at all; [`reachable`]: what a sandbox may reach;
 //!   [`complete`]: TAB
 
 #![forbid(unsafe_code)]
 
+mod background;
 mod cli;
 mod client;
 mod commands;
@@ -81,6 +82,12 @@ fn run(verb: &Verb) -> Result<u8, Complaint> {
         Verb::Loadtest(arguments) => commands::loadtest::run(arguments),
         Verb::Serve(arguments) => commands::serve::run(arguments),
         Verb::Config(arguments) => commands::config::run(arguments),
+        Verb::Setup(arguments) => commands::setup::run(arguments),
+        Verb::Up(arguments) => commands::up::run(arguments),
+        Verb::Down(arguments) => commands::down::run(arguments),
+        Verb::Status(arguments) => commands::status::run(arguments),
+        Verb::Upkeep(arguments) => commands::upkeep::run(arguments),
+        Verb::Migrate(arguments) => commands::migrate::run(arguments),
         Verb::Create(arguments) => commands::create::run(arguments),
         Verb::Ls(arguments) => commands::ls::run(arguments),
         Verb::Start(arguments) => commands::start::run(arguments),

@@ -8,6 +8,11 @@ use crate::refused::{Refused, Step};
 
 static BYTES: &[u8] = include_bytes!(env!("COVE_GUEST_BINARY"));
 
+/// For sandboxes that others run: it is put into them as a file.
+pub fn bytes() -> &'static [u8] {
+    BYTES
+}
+
 /// A sealed copy in memory: it has no path in any sandbox, and nobody, not even through `/proc/1/exe` (CVE-2019-5736),
 /// can change it.
 pub fn sealed() -> Result<OwnedFd, Refused> {

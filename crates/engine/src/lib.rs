@@ -64,6 +64,7 @@ mod user_namespace;
 
 pub use engine::{Config, Departure, Engine, Spawning};
 pub use error::Error;
+pub use guest_program::bytes as guest_program;
 pub use hold::{Limit, Unheld};
 pub use seccomp::confine_to_text;
 pub use spawner::main as spawner_main;

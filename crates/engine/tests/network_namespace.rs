@@ -70,6 +70,24 @@ fn cannot_send_other_datagrams_out_of_an_egress_namespace() {
     });
 }
 
+/// As a container's, which has a loopback device and nothing else.
+#[test]
+fn a_namespace_of_others_becomes_one_for_egress_once() {
+    let namespace = namespace::create(Kind::Loopback).expect("make a namespace");
+    namespace::adopt(namespace.as_fd()).expect("adopt it");
+    assert!(namespace::adopt(namespace.as_fd()).is_err(), "what is there already is not made again");
+    let refused = thread::scope(|scope| {
+        let look = || {
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).expect("enter it");
+            let connection = TcpStream::connect("203.0.113.7:80").expect_err("no proxy is attached");
+            let datagram = UdpSocket::bind("0.0.0.0:0").expect("bind").send_to(b"hello", "203.0.113.7:443");
+            (connection.kind(), datagram.expect_err("nothing but names is asked for").raw_os_error())
+        };
+        scope.spawn(look).join().expect("look inside")
+    });
+    assert_eq!(refused, (std::io::ErrorKind::ConnectionRefused, Some(1)), "redirected to where the proxy will listen");
+}
+
 #[test]
 fn cannot_find_a_route_by_ipv6() {
     inside(Kind::Egress, || {

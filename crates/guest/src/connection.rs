@@ -13,6 +13,7 @@ use cove_protocol::{Event, Failure, FailureKind, MAX_PAYLOAD, Reply, Request};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::failure::Result;
+use crate::token::Token;
 
 /// How long a host may take to say what it wants.
 const REQUEST_WITHIN: Duration = Duration::from_secs(30);
@@ -30,18 +31,24 @@ impl Connection {
         Connection { socket, uploaded: Reader::default() }
     }
 
-    /// The first frame. `None` when the host closed without a request or sent none in time.
-    pub fn request(&mut self) -> Result<Option<Request>> {
-        self.request_within(REQUEST_WITHIN)
+    /// The first frame, after the token where the guest has one. `None` when the host closed without a request or sent none
+    /// in time.
+    pub fn request(&mut self, token: Option<&Token>) -> Result<Option<Request>> {
+        self.request_within(REQUEST_WITHIN, token)
     }
 
-    pub fn request_within(&mut self, limit: Duration) -> Result<Option<Request>> {
+    pub fn request_within(&mut self, limit: Duration, token: Option<&Token>) -> Result<Option<Request>> {
         let _ = self.socket.set_read_timeout(Some(limit));
-        let frame = match self.receive() {
-            Err(failure) if failure.kind == FailureKind::Exhausted => return Ok(None),
-            other => other?,
-        };
-        let Some(frame) = frame else { return Ok(None) };
+        if let Some(token) = token {
+            match self.first()? {
+                None => return Ok(None),
+                Some(frame) if frame.kind == Kind::Token && token.is(&frame.payload) => {}
+                Some(_) => {
+                    return Err(Failure::new(FailureKind::PermissionDenied, "the token of this sandbox is wanted"));
+                }
+            }
+        }
+        let Some(frame) = self.first()? else { return Ok(None) };
         let _ = self.socket.set_read_timeout(None);
         if frame.kind != Kind::Request {
             return Err(bad_frame(&FrameError::Unexpected { expected: "request", got: frame.kind }));
@@ -49,6 +56,14 @@ impl Connection {
         match frame.parse() {
             Ok(request) => Ok(Some(request)),
             Err(error) => Err(unknown_or_malformed(&frame, &error)),
+        }
+    }
+
+    /// The next frame; `None` at the end of the connection, or where none comes in time.
+    fn first(&mut self) -> Result<Option<Frame>> {
+        match self.receive() {
+            Err(failure) if failure.kind == FailureKind::Exhausted => Ok(None),
+            other => other,
         }
     }
 

@@ -20,6 +20,7 @@ use serde::Deserialize;
 use crate::failure::Result;
 use crate::process::memory::Kills;
 use crate::process::table::Table;
+use crate::token::Token;
 use crate::users::{User, Users};
 
 /// What processes inherit. The host gives the first in the environment variable `COVE_GUEST` and changes it with
@@ -32,6 +33,9 @@ pub struct Configuration {
     pub default_user: Option<String>,
     #[serde(default)]
     pub default_cwd: Option<String>,
+    /// What every connection must begin with; taken out when the guest starts.
+    #[serde(default)]
+    pub token: Option<Token>,
 }
 
 impl Configuration {
@@ -69,14 +73,17 @@ pub struct Guest {
     pub open_files: Option<(u64, u64)>,
     pub oom_score_adj: CString,
     pub kills: Kills,
+    /// What every connection must begin with. Without one, whoever reaches the socket is the host.
+    pub token: Option<Token>,
     setgroups_is_denied: bool,
 }
 
 impl Guest {
-    pub fn new(configuration: Configuration, kills: Kills) -> rustix::io::Result<Self> {
+    pub fn new(mut configuration: Configuration, kills: Kills) -> rustix::io::Result<Self> {
         configuration.make_default_cwd();
         Ok(Guest {
             started: Instant::now(),
+            token: configuration.token.take(),
             configuration: Mutex::new(configuration),
             table: Mutex::new(Table::new()),
             births: Mutex::new(()),

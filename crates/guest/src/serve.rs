@@ -26,7 +26,7 @@ const AT_ONCE: Duration = Duration::from_millis(250);
 
 /// Serves one connection to its end, in a thread of its own.
 pub fn serve(guest: &Arc<Guest>, mut connection: Connection) {
-    let outcome = match connection.request() {
+    let outcome = match connection.request(guest.token.as_ref()) {
         Ok(Some(request)) => answer(guest, &mut connection, request),
         Ok(None) => return,
         Err(failure) => Err(failure),
@@ -39,7 +39,7 @@ pub fn serve(guest: &Arc<Guest>, mut connection: Connection) {
 /// Serves what helps a sandbox that has no thread left, and refuses the rest.
 pub fn serve_at_once(guest: &Arc<Guest>, mut connection: Connection) {
     let _ = connection.socket.set_write_timeout(Some(AT_ONCE));
-    let outcome = match connection.request_within(AT_ONCE) {
+    let outcome = match connection.request_within(AT_ONCE, guest.token.as_ref()) {
         Ok(Some(
             request @ (Request::Ping
             | Request::Processes

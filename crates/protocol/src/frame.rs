@@ -33,6 +33,8 @@ pub enum Kind {
     Event = 0x04,
     /// JSON [`crate::Control`]; the host steers a streaming operation.
     Control = 0x05,
+    /// What a guest was given to know its host by, as it is; before the request, where the guest has one.
+    Token = 0x06,
     /// Bytes for the process's standard input or terminal.
     Stdin = 0x10,
     /// Bytes the process wrote to standard output.
@@ -57,6 +59,7 @@ impl TryFrom<u8> for Kind {
             0x03 => Kind::Failure,
             0x04 => Kind::Event,
             0x05 => Kind::Control,
+            0x06 => Kind::Token,
             0x10 => Kind::Stdin,
             0x11 => Kind::Stdout,
             0x12 => Kind::Stderr,

@@ -15,6 +15,9 @@
 //!    │ ◀─ End ─────────────────────────────── │      then the guest closes
 //! ```
 //!
+//! Where others than the host can reach the socket, the guest has a token, and a [`Kind::Token`] frame comes before the
+//! request.
+//!
 //! A frame is five bytes of header (kind, length as big-endian u32) and at most [`MAX_PAYLOAD`] bytes. Messages are
 //! JSON, so that an older guest that outlived a server upgrade still understands a newer host: unknown fields are
 //! ignored, absent ones have defaults. Bulk bytes travel raw.

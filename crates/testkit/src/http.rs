@@ -64,7 +64,7 @@ pub fn request(
     }
 }
 
-fn read_answer(mut from: impl BufRead) -> io::Result<Answer> {
+pub(crate) fn read_answer(mut from: impl BufRead) -> io::Result<Answer> {
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, "malformed answer");
     let mut line = String::new();
     from.read_line(&mut line)?;

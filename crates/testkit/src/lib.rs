@@ -13,7 +13,7 @@
 //! * [`reboot`]: what a restart of the host does
 //! * [`random`]: randomness that can be repeated
 //! * [`leak`]: what a data directory's sandboxes left on the host
-//! * [`postgres`]: a database that servers share
+//! * [`postgres`]: a database that servers share; [`dockerd`]: a Docker daemon
 //! * [`receiver`]: receives webhooks
 //! * [`need`]: what a test needs of the machine; a test that cannot run fails or is counted as skipped
 //! * [`wait`]: conditions that must come true in time
@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod disk;
+pub mod dockerd;
 pub mod guests;
 pub mod http;
 pub mod leak;

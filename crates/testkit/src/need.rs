@@ -22,6 +22,8 @@ pub enum Need {
     /// The engine can make its btrfs pool: root, loop devices, `mkfs.btrfs`.
     Pool,
     PostgreSql,
+    /// A Docker daemon: root, and the packages `docker.io` and `containerd` of a Debian.
+    Docker,
     /// Filesystems of our own on loop devices: root, `mkfs.ext4`, and `mkfs.xfs` or `mkfs.btrfs`.
     Disks,
     Npm,
@@ -43,6 +45,7 @@ impl Need {
             Need::KernelLog => "kernel-log",
             Need::Pool => "pool",
             Need::PostgreSql => "postgresql",
+            Need::Docker => "docker",
             Need::Disks => "disks",
             Need::Npm => "npm",
             Need::AptGet => "apt-get",
@@ -55,6 +58,7 @@ impl Need {
     fn remedy(self) -> &'static str {
         match self {
             Need::Root => "run the tests as root",
+            Need::Docker => "tests/images/run.sh prepare unpacks it",
             Need::PostgreSql | Need::Pool | Need::Disks | Need::Npm => "scripts/setup test installs it",
             Need::ControlGroups
             | Need::ControlGroupsV1

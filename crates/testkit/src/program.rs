@@ -29,6 +29,39 @@ pub fn cove_path() -> PathBuf {
     path
 }
 
+/// Variables that set something for a server or a client, and that a developer may have set for a program of another product.
+const SETTINGS: [&str; 22] = [
+    "DATABASE_URL",
+    "DAYTONA_API_KEY",
+    "DAYTONA_API_URL",
+    "DAYTONA_SERVER_URL",
+    "DAYTONA_TARGET",
+    "DOCKER_HOST",
+    "E2B_API_KEY",
+    "E2B_API_URL",
+    "E2B_DOMAIN",
+    "E2B_SANDBOX_URL",
+    "E2B_TIMEOUT",
+    "POSTGRES_URL",
+    "SANDBOX_API_KEY",
+    "SANDBOX_HOST",
+    "SANDBOX_PORT",
+    "SANDBOX_PROVIDER",
+    "SANDBOX_SERVER_URL",
+    "SANDBOX_TARGET",
+    "SANDBOX_TIMEOUT",
+    "VERCEL_PROJECT_ID",
+    "VERCEL_TEAM_ID",
+    "VERCEL_TOKEN",
+];
+
+/// Takes the caller's own settings out of a command's environment.
+pub(crate) fn without_settings(command: &mut Command) {
+    for name in SETTINGS {
+        command.env_remove(name);
+    }
+}
+
 /// A run of the program that is being set up.
 pub struct Cove {
     command: Command,
@@ -56,6 +89,7 @@ impl Cove {
         let mut command = Command::new(words.next().expect("a program"));
         command.args(words);
         command.env("COVE_DATA", data).env_remove("COVE_URL").env_remove("COVE_API_KEY").env("NO_COLOR", "1");
+        without_settings(&mut command);
         command.stdin(Stdio::null());
         Cove { command, input: None, limit: LIMIT }
     }

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::http::{self, Answer};
 use crate::leak::LeakCheck;
-use crate::program::{Cove, cove_path, pid_of, wait_within};
+use crate::program::{Cove, cove_path, pid_of, wait_within, without_settings};
 use crate::wait::{LIMIT, until_some};
 
 /// The first key of every server under test.
@@ -119,6 +119,7 @@ impl TestServer {
         let mut command = Command::new(&self.words[0]);
         command.args(&self.words[1..]);
         command.args(["serve", "--listen", &self.address, "--data"]).arg(self.data()).args(&self.arguments);
+        without_settings(&mut command);
         command.env("COVE_API_KEY", KEY).env("NO_COLOR", "1").env_remove("COVE_URL").env_remove("COVE_DATA");
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(open(said.clone())).stderr(open(self.log_path()));

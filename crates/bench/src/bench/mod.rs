@@ -47,6 +47,7 @@ Examples:
   cove bench --out report            # report/bench.json, bench.html and bench.md
   cove bench --only cold,throughput
   cove bench --only images --quick
+  cove bench --only providers --quick
   cove bench --from report/bench.json --markdown docs/PERFORMANCE.md
 
 Environment:
@@ -159,6 +160,8 @@ pub struct Bench {
     /// Of `cove run`: in memory, as it is where nobody says otherwise.
     run_home: Option<OwnDirectory>,
     pub server: Option<OwnServer>,
+    /// One whose providers the first one plays; ends before it.
+    pub front: Option<OwnServer>,
     pub peers: Vec<Peer>,
     /// Peers that do not work here, and why.
     pub absent: Vec<Absent>,
@@ -247,6 +250,7 @@ impl Bench {
             home,
             run_home,
             server: None,
+            front: None,
             peers: Vec::new(),
             absent: Vec::new(),
             bar,
@@ -281,6 +285,10 @@ impl Bench {
     /// Nothing stays, however we came here.
     async fn clear(mut self) -> Result<(), Complaint> {
         self.bar.finish_and_clear();
+        let first = match self.front.take() {
+            Some(front) => front.finish().await,
+            None => Ok(()),
+        };
         tokio::task::block_in_place(|| self.peers.iter().for_each(Peer::leave));
         let finished = match self.server.take() {
             Some(server) => server.finish().await,
@@ -288,7 +296,7 @@ impl Bench {
         };
         let unmounted = unmount_below(self.home.path());
         let removed = self.run_home.map_or(Ok(()), OwnDirectory::remove).and(self.home.remove());
-        finished.and(unmounted).and(removed)
+        first.and(finished).and(unmounted).and(removed)
     }
 }
 

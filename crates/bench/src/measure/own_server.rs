@@ -1,5 +1,6 @@
 //! A server that lives as long as a measurement: its own directory, its own port, and nothing left of it.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -18,6 +19,21 @@ use super::own_directory::OwnDirectory;
 const READY_WITHIN: Duration = Duration::from_secs(60);
 const GONE_WITHIN: Duration = Duration::from_secs(120);
 
+/// Settings of another server, which this one must not have.
+const OTHERS: [&str; 11] = [
+    "COVE_URL",
+    "COVE_DATA",
+    "DATABASE_URL",
+    "COVE_PUBLIC_URL",
+    "SANDBOX_PROVIDER",
+    "COVE_DOMAIN",
+    "POSTGRES_URL",
+    "SANDBOX_HOST",
+    "SANDBOX_PORT",
+    "SANDBOX_TIMEOUT",
+    "E2B_TIMEOUT",
+];
+
 pub struct OwnServer {
     program: PathBuf,
     /// Gone when all is removed, or shall stay.
@@ -25,6 +41,8 @@ pub struct OwnServer {
     child: Option<Process>,
     address: String,
     settings: &'static [(&'static str, &'static str)],
+    /// More words for `cove serve`.
+    arguments: Vec<OsString>,
     pub api: Api,
 }
 
@@ -44,6 +62,14 @@ impl OwnServer {
         OwnServer::start_with(program, None, &[]).await
     }
 
+    /// With more words for `cove serve`.
+    pub async fn start_by(program: &Path, arguments: Vec<OsString>) -> Result<OwnServer, Complaint> {
+        let mut server = OwnServer::prepared(program, &[])?;
+        server.arguments = arguments;
+        server.launch().await?;
+        Ok(server)
+    }
+
     /// With the templates that were built in another server's data directory, and with settings by the names of their
     /// variables.
     pub async fn start_with(
@@ -51,14 +77,7 @@ impl OwnServer {
         templates: Option<&Path>,
         settings: &'static [(&'static str, &'static str)],
     ) -> Result<OwnServer, Complaint> {
-        let directory = Some(OwnDirectory::new("cove-measure-")?);
-        let key = format!(
-            "e2b_{}",
-            (0..40).map(|_| char::from_digit(rand::random_range(0..16), 16).unwrap_or('0')).collect::<String>()
-        );
-        let api = Api::new("http://127.0.0.1:0", &key)?;
-        let address = "127.0.0.1:0".to_owned();
-        let mut server = OwnServer { program: program.to_owned(), directory, child: None, address, settings, api };
+        let mut server = OwnServer::prepared(program, settings)?;
         if let Some(templates) = templates {
             let data = server.data();
             fs::create_dir(&data).map_err(doing(format!("make {}", data.display())))?;
@@ -72,6 +91,19 @@ impl OwnServer {
         Ok(server)
     }
 
+    /// One that was not started yet.
+    fn prepared(program: &Path, settings: &'static [(&'static str, &'static str)]) -> Result<OwnServer, Complaint> {
+        let directory = Some(OwnDirectory::new("cove-measure-")?);
+        let key = format!(
+            "e2b_{}",
+            (0..40).map(|_| char::from_digit(rand::random_range(0..16), 16).unwrap_or('0')).collect::<String>()
+        );
+        let api = Api::new("http://127.0.0.1:0", &key)?;
+        let address = "127.0.0.1:0".to_owned();
+        let (program, arguments) = (program.to_owned(), Vec::new());
+        Ok(OwnServer { program, directory, child: None, address, settings, arguments, api })
+    }
+
     /// Starts the program and waits until it is ready.
     pub async fn launch(&mut self) -> Result<(), Complaint> {
         let log = self.log_path();
@@ -80,7 +112,8 @@ impl OwnServer {
         let mut command = Command::new(&self.program);
         command.args(["serve", "--listen", &self.address, "--data"]).arg(self.data());
         command.env("COVE_API_KEY", &self.api.key).env("NO_COLOR", "1").env("COVE_LOG", "warn");
-        for name in ["COVE_URL", "COVE_DATA", "DATABASE_URL", "COVE_PUBLIC_URL", "SANDBOX_PROVIDER", "COVE_DOMAIN"] {
+        command.args(&self.arguments);
+        for name in OTHERS {
             command.env_remove(name);
         }
         command.envs(self.settings.iter().copied());

@@ -78,7 +78,7 @@ pub fn of(field: &str) -> Budget {
             Budget { length: super::MESSAGE, ..ORDINARY }
         }
         "cwd" | "destination" | "file" | "files" | "from" | "path" | "paths" | "pattern" | "source_paths"
-        | "target" | "to" | "workDir" => PATH,
+        | "git_path" | "target" | "to" | "workDir" => PATH,
         "arg" | "arguments" | "env" | "envVars" | "env_vars" | "envs" | "set" => {
             map(1024, 1024, 128 << 10, Characters::NoNul)
         }
@@ -90,14 +90,14 @@ pub fn of(field: &str) -> Budget {
         "domainAllowList" | "networkAllowList" => name(64 << 10),
         "kinds" => list(KINDS, KIND),
         "aliases" | "names" | "tags" => list(TAGS, 300),
-        "archive_name" | "image" | "subpath" | "workdir" => name(4096),
+        "archive_name" | "environment" | "image" | "subpath" | "workdir" => name(4096),
         "readyCmd" | "startCmd" => PROGRAM,
         "fromImage" | "fromTemplate" => name(4096),
         "filesHash" | "hash" => name(64),
-        "url" => name(2048),
+        "git_url" | "url" => name(2048),
         "password" => Budget { length: 4096, ..ORDINARY },
         "owner" => name(OWNER),
-        "author" | "branch" | "commit" | "context_id" | "email" | "environment" | "group" | "id" | "language"
+        "author" | "branch" | "commit" | "context_id" | "email" | "git_branch" | "group" | "id" | "language"
         | "mode" | "name" | "organisation" | "provider" | "recipe" | "remote" | "sandbox_id" | "sessionId"
         | "session_id" | "snapshot" | "tag" | "template" | "templateID" | "user" | "username" | "variant" => name(255),
         _ => ORDINARY,

@@ -3,8 +3,10 @@
 use std::fmt;
 use std::ops::Range;
 
+use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::Route;
 use super::key::{KIND, Kind, is_table, named, nearest};
 use super::rules::provider_name;
 use crate::nearest::distance;
@@ -76,6 +78,16 @@ fn walk(text: &str, prefix: &str, table: &DeTable<'_>, found: &mut Vec<Found>, p
                 Some(reason) => say(reason),
                 None => found.push((path, line(text, name.span()))),
             },
+            (None, DeValue::Array(inner)) if path == ROUTES => {
+                let before = problems.len();
+                inner.iter().for_each(|route| self::route(text, route, problems));
+                if problems.len() == before {
+                    found.push((path, line(text, name.span())));
+                }
+            }
+            (None, value) if path == ROUTES => {
+                say(format!("write [[{ROUTES}]]; tables are wanted, not {}", called(value)))
+            }
             (None, DeValue::Table(inner)) if path == PROVIDERS => providers(text, inner, found, problems),
             (None, DeValue::Table(inner)) if is_table(&path) => walk(text, &path, inner, found, problems),
             (None, value) if path == PROVIDERS || is_table(&path) => {
@@ -91,6 +103,27 @@ fn walk(text: &str, prefix: &str, table: &DeTable<'_>, found: &mut Vec<Found>, p
 
 /// The table of tables whose keys depend on their kind.
 pub(super) const PROVIDERS: &str = "providers";
+
+/// The list of tables about new sandboxes.
+pub(super) const ROUTES: &str = "routes";
+
+/// One `[[routes]]`.
+fn route(text: &str, route: &Spanned<DeValue<'_>>, problems: &mut Vec<Problem>) {
+    let DeValue::Table(table) = route.get_ref() else {
+        let message = format!("a table is wanted, not {}", called(route.get_ref()));
+        return problems.push(Problem::at(text, Some(route.span()), ROUTES, &message));
+    };
+    for (name, value) in table {
+        let (span, name): (_, &str) = (name.span(), name.get_ref());
+        let refused = match Route::KEYS.contains(&name) {
+            true => refusal(Kind::Text, value.get_ref()),
+            false => Some(format!("no such key of a route, which has {}", Route::KEYS.join(", "))),
+        };
+        if let Some(reason) = refused {
+            problems.push(Problem::at(text, Some(span), &format!("{ROUTES}.{name}"), &reason));
+        }
+    }
+}
 
 fn providers(text: &str, table: &DeTable<'_>, found: &mut Vec<Found>, problems: &mut Vec<Problem>) {
     for (name, value) in table {

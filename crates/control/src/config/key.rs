@@ -54,6 +54,10 @@ pub struct Key {
     pub kind: Kind,
     pub variable: &'static str,
     pub shown: Shown,
+    /// A second variable, of the names that no product has alone. The first one wins.
+    pub neutral: Option<&'static str>,
+    /// Variables of other products, for what neither the file nor a variable above sets.
+    pub others: &'static [&'static str],
 }
 
 /// A key of `[providers.NAME]`, which depends on the kind of the provider. Its variable is `COVE_PROVIDERS_NAME_KEY`.
@@ -62,7 +66,48 @@ pub struct SectionKey {
     /// As in the section.
     pub name: &'static str,
     pub kind: Kind,
+    pub shown: Shown,
+    /// The variable that sets it for the default provider, whatever kind that has.
+    pub neutral: Option<&'static str>,
+    /// Variables of the service's own programs, of which the first that is set counts: for what neither the file nor a
+    /// variable above sets.
+    pub others: &'static [&'static str],
 }
+
+impl SectionKey {
+    pub const fn new(name: &'static str, kind: Kind) -> SectionKey {
+        SectionKey { name, kind, shown: Shown::Plainly, neutral: None, others: &[] }
+    }
+
+    /// A text that is never shown.
+    pub const fn secret(name: &'static str) -> SectionKey {
+        SectionKey { shown: Shown::Hidden, ..SectionKey::new(name, Kind::Text) }
+    }
+
+    /// An address that may hold a password.
+    pub const fn address(name: &'static str) -> SectionKey {
+        SectionKey { shown: Shown::WithoutPassword, ..SectionKey::new(name, Kind::Text) }
+    }
+
+    /// As [`NEUTRAL_KEY`] and its neighbours.
+    pub const fn neutral(self, variable: &'static str) -> SectionKey {
+        SectionKey { neutral: Some(variable), ..self }
+    }
+
+    pub const fn others(self, variables: &'static [&'static str]) -> SectionKey {
+        SectionKey { others: variables, ..self }
+    }
+}
+
+/// Names that no product has alone: of the default provider's section.
+pub const NEUTRAL_KEY: &str = "SANDBOX_API_KEY";
+pub const NEUTRAL_URL: &str = "SANDBOX_SERVER_URL";
+pub const NEUTRAL_TARGET: &str = "SANDBOX_TARGET";
+/// Of the address that the server listens on, each for itself.
+pub const NEUTRAL_HOST: &str = "SANDBOX_HOST";
+pub const NEUTRAL_PORT: &str = "SANDBOX_PORT";
+/// Seconds that a sandbox lives which names no time.
+pub const NEUTRAL_TIMEOUT: &str = "SANDBOX_TIMEOUT";
 
 /// The key of a section that names the kind of its provider.
 pub(super) const KIND: &str = "kind";
@@ -73,17 +118,22 @@ pub(super) fn section_variable(name: &str, key: &str) -> String {
 }
 
 const fn key(name: &'static str, kind: Kind, variable: &'static str) -> Key {
-    Key { name, kind, variable, shown: Shown::Plainly }
+    Key { name, kind, variable, shown: Shown::Plainly, neutral: None, others: &[] }
 }
 
 const fn shown(key: Key, shown: Shown) -> Key {
     Key { shown, ..key }
 }
 
+/// As others call it too.
+const fn known_as(key: Key, neutral: Option<&'static str>, others: &'static [&'static str]) -> Key {
+    Key { neutral, others, ..key }
+}
+
 pub const KEYS: &[Key] = &[
     key("listen", Kind::Text, "COVE_LISTEN"),
     key("data", Kind::Text, "COVE_DATA"),
-    shown(key("database_url", Kind::Text, "DATABASE_URL"), Shown::WithoutPassword),
+    shown(known_as(key("database_url", Kind::Text, "DATABASE_URL"), None, &["POSTGRES_URL"]), Shown::WithoutPassword),
     key("provider", Kind::Text, "SANDBOX_PROVIDER"),
     shown(key("api_key", Kind::Text, "COVE_API_KEY"), Shown::Hidden),
     key("public_url", Kind::Text, "COVE_PUBLIC_URL"),
@@ -95,6 +145,11 @@ pub const KEYS: &[Key] = &[
     key("tls.certificate", Kind::Text, "COVE_TLS_CERTIFICATE"),
     key("tls.key", Kind::Text, "COVE_TLS_KEY"),
     key("e2b.tokens_optional", Kind::Switch, "COVE_E2B_TOKENS_OPTIONAL"),
+    known_as(
+        key("e2b.timeout_seconds", Kind::Integer, "COVE_E2B_TIMEOUT_SECONDS"),
+        Some(NEUTRAL_TIMEOUT),
+        &["E2B_TIMEOUT"],
+    ),
     key("quota.cpus_per_sandbox", Kind::Number, "COVE_QUOTA_CPUS_PER_SANDBOX"),
     key("quota.memory_per_sandbox", Kind::Integer, "COVE_QUOTA_MEMORY_PER_SANDBOX"),
     key("quota.session_bytes", Kind::Integer, "COVE_QUOTA_SESSION_BYTES"),
@@ -119,6 +174,7 @@ pub const KEYS: &[Key] = &[
     key("connections.per_sandbox", Kind::Integer, "COVE_CONNECTIONS_PER_SANDBOX"),
     key("connections.unfinished_bytes", Kind::Integer, "COVE_CONNECTIONS_UNFINISHED_BYTES"),
     key("connections.proxies", Kind::Text, "COVE_CONNECTIONS_PROXIES"),
+    known_as(key("timers.lifetime_seconds", Kind::Integer, "COVE_TIMERS_LIFETIME_SECONDS"), Some(NEUTRAL_TIMEOUT), &[]),
     key("timers.idle_seconds", Kind::Integer, "COVE_TIMERS_IDLE_SECONDS"),
     key("timers.idle_counts", Kind::Text, "COVE_TIMERS_IDLE_COUNTS"),
     key("orphans.keep_days", Kind::Integer, "COVE_ORPHANS_KEEP_DAYS"),

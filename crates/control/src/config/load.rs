@@ -1,4 +1,8 @@
-//! Layers: defaults < file < environment < flags. Each value remembers where it came from.
+//! Layers: defaults < variables of other products < file < neutral variables < our own variables < flags. Each value remembers
+//! where it came from.
+//!
+//! The variables of other products come before the file because they have two readers: the same `E2B_API_KEY` opens E2B for
+//! a server, and this server for a client. What an operator has written down is not replaced by what a shell happens to have.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize as _;
 
-use super::check::{PROVIDERS, look};
-use super::key::{KEYS, KIND, Key, Kind, Shown, named, section_variable};
+use super::check::{PROVIDERS, ROUTES, look};
+use super::key::{KEYS, KIND, Key, Kind, NEUTRAL_HOST, NEUTRAL_PORT, SectionKey, Shown, named, section_variable};
 use super::{Config, Problem};
 use crate::provider;
 
@@ -38,6 +42,11 @@ pub struct Flag {
     pub flag: &'static str,
     pub word: String,
 }
+
+/// The key of the address, whose two parts can be set alone.
+const LISTEN: &Key = &KEYS[0];
+/// The key that names the default provider.
+const PROVIDER: &str = "provider";
 
 /// Reads a variable by its name.
 type Environment = dyn Fn(&str) -> Option<String>;
@@ -75,19 +84,15 @@ impl Loaded {
             take_file(path, &mut values, &mut origins, &mut problems);
         }
         let environment = layers.environment.unwrap_or(&|_| None);
+        let set = |name: &str| environment(name).filter(|word| !word.is_empty());
         for key in KEYS {
-            if let Some(word) = environment(key.variable).filter(|word| !word.is_empty()) {
-                take_word(key.name, key.kind, key.variable, &word, &mut values, &mut problems);
-                origins.insert(key.name.to_owned(), Origin::Environment(key.variable.to_owned()));
+            if let Some((variable, word)) = chosen(key, origins.contains_key(key.name), &set) {
+                take_word(key.name, key.kind, variable, &word, &mut values, &mut problems);
+                origins.insert(key.name.to_owned(), Origin::Environment(variable.to_owned()));
             }
         }
-        for (name, kind) in section_keys(&values) {
-            let Some((section, key)) = name.rsplit_once('.') else { continue };
-            let variable = section_variable(section.trim_start_matches("providers."), key);
-            if let Some(word) = environment(&variable).filter(|word| !word.is_empty()) {
-                take_word(&name, kind, &variable, &word, &mut values, &mut problems);
-                origins.insert(name, Origin::Environment(variable));
-            }
+        if set(LISTEN.variable).is_none() {
+            take_host_and_port(&set, &mut values, &mut origins, &mut problems);
         }
         for Flag { key, flag, word } in &layers.flags {
             let Some(key) = named(key) else {
@@ -97,6 +102,8 @@ impl Loaded {
             take_word(key.name, key.kind, flag, word, &mut values, &mut problems);
             origins.insert(key.name.to_owned(), Origin::Flag(flag));
         }
+        // After the flags: which provider is the default is known now.
+        take_sections(&set, &mut values, &mut origins, &mut problems);
         // Wrong values were left out: what the others are like together is told as well.
         let config = match Config::deserialize(toml::Value::Table(values.clone())) {
             Ok(config) => config,
@@ -124,11 +131,19 @@ impl Loaded {
             value: find(&values, key.name).map(|value| hide(key.shown, value)),
             origin: self.origin(key.name),
         };
-        let of_section =
-            |name: String| Effective { value: find(&values, &name).cloned(), origin: self.origin(&name), key: name };
-        let kinds = self.config.providers.keys().map(|name| format!("{PROVIDERS}.{name}.{KIND}"));
-        let keys = section_keys(&values).into_iter().map(|(name, _)| name);
-        KEYS.iter().map(one).chain(kinds.chain(keys).map(of_section)).collect()
+        let of_section = |(name, shown): (String, Shown)| Effective {
+            value: find(&values, &name).map(|value| hide(shown, value)),
+            origin: self.origin(&name),
+            key: name,
+        };
+        let kinds = self.config.providers.keys().map(|name| (format!("{PROVIDERS}.{name}.{KIND}"), Shown::Plainly));
+        let keys = section_keys(&values).into_iter().map(|(name, key)| (name, key.shown));
+        let routes = find(&values, ROUTES).map(|routes| Effective {
+            key: ROUTES.to_owned(),
+            value: Some(routes.clone()),
+            origin: self.origin(ROUTES),
+        });
+        KEYS.iter().map(one).chain(kinds.chain(keys).map(of_section)).chain(routes).collect()
     }
 
     /// Values that do not go together, with where they came from.
@@ -190,14 +205,94 @@ fn take_file(
 }
 
 /// The keys that the sections of providers may have beside their kind, with their tables.
-fn section_keys(values: &toml::Table) -> Vec<(String, Kind)> {
+fn section_keys(values: &toml::Table) -> Vec<(String, SectionKey)> {
     let sections = values.get(PROVIDERS).and_then(toml::Value::as_table).into_iter().flatten();
     let of_section = |(name, section): (&String, &toml::Value)| {
         let kind = section.get(KIND).and_then(toml::Value::as_str).and_then(provider::Kind::named);
         let keys = kind.map_or(&[][..], |kind| kind.keys).iter();
-        keys.map(|key| (format!("{PROVIDERS}.{name}.{}", key.name), key.kind)).collect::<Vec<_>>()
+        keys.map(|key| (format!("{PROVIDERS}.{name}.{}", key.name), *key)).collect::<Vec<_>>()
     };
     sections.flat_map(of_section).collect()
+}
+
+/// Reads a variable that is set, and not empty.
+type Set<'a> = dyn Fn(&str) -> Option<String> + 'a;
+
+/// The variable that sets a key, and its word. `written` says whether the file has it.
+fn chosen(key: &Key, written: bool, set: &Set<'_>) -> Option<(&'static str, String)> {
+    let first = |variables: &[&'static str]| variables.iter().find_map(|name| set(name).map(|word| (*name, word)));
+    let ours = first(&[key.variable]).or_else(|| key.neutral.and_then(|name| first(&[name])));
+    ours.or_else(|| first(key.others).filter(|_| !written))
+}
+
+/// Two variables make one address: each replaces its part of what the file or the default has.
+fn take_host_and_port(
+    set: &Set<'_>,
+    values: &mut toml::Table,
+    origins: &mut BTreeMap<String, Origin>,
+    problems: &mut Vec<Problem>,
+) {
+    let (host, port) = (set(NEUTRAL_HOST), set(NEUTRAL_PORT));
+    let by = match (&host, &port) {
+        (None, None) => return,
+        (Some(_), None) => NEUTRAL_HOST.to_owned(),
+        (None, Some(_)) => NEUTRAL_PORT.to_owned(),
+        (Some(_), Some(_)) => format!("{NEUTRAL_HOST} and ${NEUTRAL_PORT}"),
+    };
+    if let Some(port) = port.as_deref().filter(|port| port.parse::<u16>().is_err()) {
+        return problems.push(Problem::of(NEUTRAL_PORT, format!("a port from 0 to 65535 is wanted, not {port:?}")));
+    }
+    let now = find(values, LISTEN.name).and_then(toml::Value::as_str).unwrap_or_default().to_owned();
+    let (old_host, old_port) = now.rsplit_once(':').unwrap_or((now.as_str(), ""));
+    let host = match host {
+        // An address with colons of its own.
+        Some(host) if host.contains(':') && !host.starts_with('[') => format!("[{host}]"),
+        Some(host) => host,
+        None => old_host.to_owned(),
+    };
+    let port = port.unwrap_or_else(|| old_port.to_owned());
+    put(values, LISTEN.name, toml::Value::String(format!("{host}:{port}")));
+    origins.insert(LISTEN.name.to_owned(), Origin::Environment(by));
+}
+
+/// The keys of the providers' sections, and the section of a default provider that has none and whose variables are set.
+fn take_sections(
+    set: &Set<'_>,
+    values: &mut toml::Table,
+    origins: &mut BTreeMap<String, Origin>,
+    problems: &mut Vec<Problem>,
+) {
+    let default = find(values, PROVIDER).and_then(toml::Value::as_str).unwrap_or_default().to_owned();
+    let kind_of_default = format!("{PROVIDERS}.{default}.{KIND}");
+    let implied = find(values, &kind_of_default).is_none().then(|| provider::Kind::named(&default)).flatten();
+    if let Some(kind) = implied {
+        let of_key = |key: &SectionKey| {
+            let own = section_variable(&default, key.name);
+            set(&own).is_some() || key.neutral.is_some_and(|name| set(name).is_some()) || others(key, set).is_some()
+        };
+        if kind.keys.iter().any(of_key) {
+            put(values, &kind_of_default, toml::Value::String(default.clone()));
+            let origin = origins.get(PROVIDER).cloned().unwrap_or(Origin::Default);
+            origins.insert(kind_of_default, origin);
+        }
+    }
+    for (name, key) in section_keys(values) {
+        let section = name.strip_prefix("providers.").and_then(|rest| rest.rsplit_once('.')).map_or("", |(one, _)| one);
+        let own = section_variable(section, key.name);
+        let neutral = key.neutral.filter(|_| section == default);
+        let word = set(&own).map(|word| (own, word));
+        let word = word.or_else(|| neutral.and_then(|name| set(name).map(|word| (name.to_owned(), word))));
+        let word = word.or_else(|| others(&key, set).filter(|_| !origins.contains_key(&name)));
+        if let Some((variable, word)) = word {
+            take_word(&name, key.kind, &variable, &word, values, problems);
+            origins.insert(name, Origin::Environment(variable));
+        }
+    }
+}
+
+/// The first variable of the service's own programs that is set.
+fn others(key: &SectionKey, set: &Set<'_>) -> Option<(String, String)> {
+    key.others.iter().find_map(|name| set(name).map(|word| ((*name).to_owned(), word)))
 }
 
 fn take_word(name: &str, kind: Kind, by: &str, word: &str, values: &mut toml::Table, problems: &mut Vec<Problem>) {
@@ -378,15 +473,124 @@ mod tests {
     }
 
     #[test]
+    fn neutral_names_come_before_the_file_and_names_of_others_after_it() {
+        assert_eq!(LISTEN.name, "listen");
+        let variables = |name: &str| {
+            let word = match name {
+                "POSTGRES_URL" => "postgres://cove@old.example/cove",
+                "SANDBOX_TIMEOUT" => "600",
+                "E2B_TIMEOUT" => "60",
+                _ => return None,
+            };
+            Some(word.to_owned())
+        };
+        let loaded = load("", &variables).unwrap();
+        assert_eq!(loaded.config.database_url.as_deref(), Some("postgres://cove@old.example/cove"));
+        assert_eq!(loaded.origin("database_url").to_string(), "$POSTGRES_URL");
+        assert_eq!((loaded.config.timers.lifetime_seconds, loaded.config.e2b.timeout_seconds), (600, 600));
+        let text = "database_url = \"postgres://cove@file.example/cove\"\n[timers]\nlifetime_seconds = 5\n";
+        let loaded = load(text, &variables).unwrap();
+        assert_eq!(loaded.config.database_url.as_deref(), Some("postgres://cove@file.example/cove"));
+        assert_eq!(loaded.config.timers.lifetime_seconds, 600, "a neutral name is ours");
+        let old = |name: &str| (name == "E2B_TIMEOUT").then(|| "60".to_owned());
+        let loaded = load("", &old).unwrap();
+        assert_eq!((loaded.config.timers.lifetime_seconds, loaded.config.e2b.timeout_seconds), (0, 60));
+        assert_eq!(load("[e2b]\ntimeout_seconds = 7\n", &old).unwrap().config.e2b.timeout_seconds, 7);
+    }
+
+    #[test]
+    fn a_service_is_known_by_its_own_variables_and_by_neutral_ones() {
+        let own = |name: &str| match name {
+            "SANDBOX_PROVIDER" => Some("e2b".to_owned()),
+            "E2B_API_KEY" => Some("e2b_of_the_service".to_owned()),
+            "E2B_API_URL" => Some("https://api.service.example".to_owned()),
+            _ => None,
+        };
+        let loaded = load("", &own).unwrap();
+        let section = &loaded.config.sections()["e2b"];
+        assert_eq!((section.kind.as_str(), section.text("api_key")), ("e2b", Some("e2b_of_the_service")));
+        assert_eq!(loaded.origin("providers.e2b.api_key").to_string(), "$E2B_API_KEY");
+        assert!(!format!("{:?}", loaded.effective()).contains("of_the_service"));
+        // The file is before the service's own names, and the neutral names are before the file.
+        let text = "[providers.e2b]\nkind = \"e2b\"\napi_key = \"of_the_file\"\n";
+        assert_eq!(load(text, &own).unwrap().config.providers["e2b"].text("api_key"), Some("of_the_file"));
+        let neutral = move |name: &str| match name {
+            "SANDBOX_API_KEY" => Some("of_nobody_alone".to_owned()),
+            name => own(name),
+        };
+        let loaded = load(text, &neutral).unwrap();
+        assert_eq!(loaded.config.providers["e2b"].text("api_key"), Some("of_nobody_alone"));
+        assert_eq!(loaded.origin("providers.e2b.api_key").to_string(), "$SANDBOX_API_KEY");
+        let ours = move |name: &str| match name {
+            "COVE_PROVIDERS_E2B_API_KEY" => Some("ours".to_owned()),
+            name => neutral(name),
+        };
+        assert_eq!(load(text, &ours).unwrap().config.providers["e2b"].text("api_key"), Some("ours"));
+        // Nothing is read for a provider that this server does not have.
+        let elsewhere = |name: &str| (name == "E2B_API_KEY").then(|| "e2b_of_the_service".to_owned());
+        assert_eq!(kinds(&load("", &elsewhere).unwrap()), [("local".to_owned(), "local".to_owned())]);
+    }
+
+    #[test]
+    fn routes_name_providers_that_are_there() {
+        let text = "provider = \"a\"\n[providers.a]\nkind = \"fake\"\n[providers.b]\nkind = \"fake\"\n\
+                    [[routes]]\nlabels = \"tier=paid\"\nproviders = \"a=3, b\"\n[[routes]]\nproviders = \"b\"\n";
+        let loaded = load(text, &|_| None).unwrap();
+        assert_eq!(loaded.config.routes.len(), 2);
+        let shown = loaded.effective().into_iter().find(|one| one.key == "routes").unwrap();
+        assert!(shown.origin.to_string().ends_with(":6"), "{}", shown.origin);
+        assert_eq!(
+            load("[[routes]]\nproviders = \"moon\"\n", &|_| None).unwrap_err(),
+            ["line 1: routes: there is no provider \"moon\"; there are local"]
+        );
+        assert_eq!(
+            load("[[routes]]\nprovider = \"local\"\nlabels = 1\n", &|_| None).unwrap_err(),
+            [
+                "line 2: routes.provider: no such key of a route, which has labels, template, providers",
+                "line 3: routes.labels: a text is wanted, not an integer",
+            ]
+        );
+        assert_eq!(
+            load("routes = \"x\"\n", &|_| None).unwrap_err(),
+            ["line 1: routes: write [[routes]]; tables are wanted, not a string"]
+        );
+    }
+
+    #[test]
+    fn host_and_port_are_set_each_for_itself() {
+        let listen = |text: &str, pairs: &[(&str, &str)]| {
+            let pairs: Vec<(String, String)> = pairs.iter().map(|(a, b)| ((*a).into(), (*b).into())).collect();
+            let environment =
+                move |name: &str| pairs.iter().find(|(variable, _)| variable == name).map(|(_, word)| word.clone());
+            let loaded = load(text, &environment)?;
+            Ok::<_, Vec<String>>((loaded.config.listen.clone(), loaded.origin("listen").to_string()))
+        };
+        let pair = |address: &str, origin: &str| (address.to_owned(), origin.to_owned());
+        assert_eq!(listen("", &[("SANDBOX_PORT", "8090")]).unwrap(), pair("127.0.0.1:8090", "$SANDBOX_PORT"));
+        let file = "listen = \"10.0.0.1:80\"\n";
+        assert_eq!(listen(file, &[("SANDBOX_HOST", "::1")]).unwrap(), pair("[::1]:80", "$SANDBOX_HOST"));
+        let both = [("SANDBOX_HOST", "localhost"), ("SANDBOX_PORT", "1")];
+        assert_eq!(listen("", &both).unwrap(), pair("localhost:1", "$SANDBOX_HOST and $SANDBOX_PORT"));
+        let ours = [("COVE_LISTEN", "127.0.0.1:9"), ("SANDBOX_PORT", "1")];
+        assert_eq!(listen("", &ours).unwrap(), pair("127.0.0.1:9", "$COVE_LISTEN"));
+        assert_eq!(
+            listen("", &[("SANDBOX_PORT", "many")]).unwrap_err(),
+            ["SANDBOX_PORT: a port from 0 to 65535 is wanted, not \"many\""]
+        );
+    }
+
+    #[test]
     fn what_is_wrong_with_a_provider_is_named_with_its_remedy() {
         let text = "[providers.Big]\nkind = \"local\"\n[providers.a]\nready = 1\n[providers.b]\nkind = \"moon\"\n\
                     [providers.local]\nkind = \"local\"\nreddy = 1\nready = \"x\"\n[providers.d]\nkind = \"fake\"\nurl = 1\n";
+        let kinds = provider::Kind::names();
+        let told = load(text, &|_| None).unwrap_err().into_iter().map(|told| told.replace(&kinds, "KINDS"));
         assert_eq!(
-            load(text, &|_| None).unwrap_err(),
+            told.collect::<Vec<_>>(),
             [
                 "line 1: providers.Big: a provider's name is 1 to 32 lower-case letters, digits and '-'",
-                "line 3: providers.a: needs kind, one of local, fake",
-                "line 6: providers.b.kind: one of local, fake is wanted",
+                "line 3: providers.a: needs kind, one of KINDS",
+                "line 6: providers.b.kind: one of KINDS is wanted",
                 "line 9: providers.local.reddy: no such key; is ready meant?",
                 "line 10: providers.local.ready: an integer is wanted, not a string",
                 "line 13: providers.d.url: no such key of a provider of kind fake",
@@ -408,6 +612,15 @@ mod tests {
               or name that section \"local\""
             ]
         );
+    }
+
+    #[test]
+    fn the_key_of_a_service_is_not_shown() {
+        let text =
+            "[providers.cloud]\nkind = \"e2b\"\napi_key = \"top-secret\"\nurl = \"https://a:top-secret@e.example\"\n";
+        let shown = format!("{:?}", load(text, &|_| None).unwrap().effective());
+        assert!(!shown.contains("top-secret"), "{shown}");
+        assert!(shown.contains("https://a:(hidden)@e.example"), "{shown}");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! What an operator can set. Every value has a default that works.
 //!
-//! The environment overrides the file, and flags override the environment ([`load`]). The server refuses to start with
-//! a wrong key, or with values that contradict each other ([`rules`]), and says where each one is.
+//! The environment overrides the file, and flags override the environment ([`load`]). Variables of other products set only
+//! what all of these leave open. The server refuses to start with a wrong key, or with values that contradict each other
+//! ([`rules`]), and says where each one is.
 
 mod check;
 pub mod key;
@@ -34,6 +35,9 @@ pub struct Config {
     pub provider: String,
     /// Where sandboxes can run, by name.
     pub providers: BTreeMap<String, Section>,
+    /// Which of them takes a sandbox that names none; the first rule that is about it decides, and `provider` where none is.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub routes: Vec<Route>,
     /// The first key; made and kept in the data directory where absent.
     pub api_key: Option<String>,
     /// How clients reach this server; taken from each request's Host where absent.
@@ -104,6 +108,16 @@ impl Section {
     pub fn integer(&self, key: &str) -> Option<u64> {
         self.keys.get(key)?.as_integer().and_then(|number| number.try_into().ok())
     }
+
+    /// A key that is on or off.
+    pub fn switch(&self, key: &str) -> Option<bool> {
+        self.keys.get(key)?.as_bool()
+    }
+
+    /// A key that is a text, and not an empty one.
+    pub fn text(&self, key: &str) -> Option<&str> {
+        self.keys.get(key)?.as_str().filter(|text| !text.is_empty())
+    }
 }
 
 impl Config {
@@ -116,6 +130,24 @@ impl Config {
         }
         sections
     }
+}
+
+/// A rule about new sandboxes: `[[routes]]`. Lists are separated by commas.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Route {
+    /// Labels that a sandbox must have, as `NAME=VALUE`; any where empty.
+    pub labels: String,
+    /// The template, environment or image that it starts from, in which `*` stands for any letters; any where empty.
+    pub template: String,
+    /// Where it may go, as `NAME` or `NAME=WEIGHT`. One of weight 0 takes what the others cannot; one that is ill takes
+    /// nothing while others are well.
+    pub providers: String,
+}
+
+impl Route {
+    /// Its keys, which are all texts.
+    pub(crate) const KEYS: [&'static str; 3] = ["labels", "template", "providers"];
 }
 
 /// A second socket, with TLS.
@@ -136,6 +168,9 @@ pub struct E2b {
     /// A sandbox of the first version's create whose `secure` is not set has a daemon without a token, as in the original:
     /// for clients from before tokens. Whoever knows the id of such a sandbox, which its previews show, may use it.
     pub tokens_optional: bool,
+    /// Seconds that a sandbox lives whose creation says no time; zero is as in the original, which has 15 in its first
+    /// version and 300 in its second.
+    pub timeout_seconds: u64,
 }
 
 /// How much this server takes on. Zero is no limit.
@@ -214,6 +249,9 @@ impl Default for Connections {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Timers {
+    /// Seconds from its creation on after which a sandbox is destroyed, whatever it does; zero is never. E2B's sandboxes have
+    /// `e2b.timeout_seconds`.
+    pub lifetime_seconds: u64,
     /// Seconds without activity; zero is never. E2B's sandboxes have a lifetime instead.
     pub idle_seconds: u64,
     /// What counts as activity: `requests`, `requests_and_work` or `requests_and_processes`.
@@ -222,7 +260,7 @@ pub struct Timers {
 
 impl Default for Timers {
     fn default() -> Self {
-        Timers { idle_seconds: IDLE_DEFAULT, idle_counts: IdleMeasure::default() }
+        Timers { lifetime_seconds: 0, idle_seconds: IDLE_DEFAULT, idle_counts: IdleMeasure::default() }
     }
 }
 
@@ -415,6 +453,7 @@ impl Default for Config {
             database_url: None,
             provider: crate::provider::local::KIND.name.into(),
             providers: BTreeMap::new(),
+            routes: Vec::new(),
             api_key: None,
             public_url: None,
             peer_url: None,

@@ -3,6 +3,7 @@
 use super::{Config, Problem};
 use crate::provider::Kind;
 use crate::provider::kind::Count;
+use crate::provider::route::Route;
 use crate::sandbox::timers::LONGEST_SECONDS;
 
 impl Config {
@@ -75,8 +76,14 @@ impl Config {
         if let Err((key, message)) = crate::image::registries::names(&self.images) {
             say(key, message);
         }
-        if self.timers.idle_seconds > LONGEST_SECONDS {
-            say("timers.idle_seconds", format!("at most {LONGEST_SECONDS}, which is 60 years"));
+        for (key, seconds) in [
+            ("timers.idle_seconds", self.timers.idle_seconds),
+            ("timers.lifetime_seconds", self.timers.lifetime_seconds),
+            ("e2b.timeout_seconds", self.e2b.timeout_seconds),
+        ] {
+            if seconds > LONGEST_SECONDS {
+                say(key, format!("at most {LONGEST_SECONDS}, which is 60 years"));
+            }
         }
         if self.metrics.store_every_seconds == 0 {
             say("metrics.store_every_seconds", "at least 1".into());
@@ -94,6 +101,7 @@ impl Config {
                 say(&format!("providers.{name}.kind"), message);
             }
         }
+        self.route_contradictions(say);
         let sections = self.sections();
         if !sections.contains_key(&self.provider) {
             let name = &self.provider;
@@ -113,6 +121,25 @@ impl Config {
             };
             let message = format!("{first} is of kind {} too, and a server has one of them; {remedy}", section.kind);
             say(&format!("providers.{name}.kind"), message);
+        }
+    }
+}
+
+impl Config {
+    fn route_contradictions(&self, say: &mut impl FnMut(&str, String)) {
+        let sections = self.sections();
+        for written in &self.routes {
+            let route = match Route::read(written) {
+                Ok(route) => route,
+                Err(message) => {
+                    say("routes", message);
+                    continue;
+                }
+            };
+            for name in route.names().filter(|name| !sections.contains_key(*name)) {
+                let known: Vec<&str> = sections.keys().map(String::as_str).collect();
+                say("routes", format!("there is no provider {name:?}; there are {}", known.join(", ")));
+            }
         }
     }
 }

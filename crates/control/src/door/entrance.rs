@@ -1,4 +1,5 @@
-//! Checks every request before any door: one host, and no forged header of another server.
+//! Checks every request before any door: one host, no forged header of another server, and no provider of this server that
+//! leads back to it.
 //!
 //! Doors, certificates and links are chosen by the host, so a request that names two of them is refused: two readers
 //! could each believe another one.
@@ -11,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::App;
 use crate::peer::proof;
+use crate::provider::remote::client::FROM;
 
 /// Marks a request that another server of the same store has sent on, and proved it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +31,11 @@ async fn enter(State(app): State<App>, mut request: Request, next: Next) -> Resp
             return (StatusCode::BAD_REQUEST, axum::Json(body)).into_response();
         }
     };
+    if request.headers_mut().remove(FROM).is_some_and(|server| server == app.server()) {
+        let message = "this server cannot be a provider of itself: give the provider's url another address";
+        let body = serde_json::json!({ "code": "unsupported", "message": message });
+        return (StatusCode::LOOP_DETECTED, axum::Json(body)).into_response();
+    }
     // A sender without proof is an ordinary client.
     let said = request.headers_mut().remove(proof::HEADER);
     if let (Some(said), Some(secret)) = (said, app.peer_secret()) {

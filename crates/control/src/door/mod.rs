@@ -6,6 +6,7 @@
 //!   by path   /api       native
 //!             /e2b       E2B's API
 //!             /daytona   Daytona's API, toolbox and previews
+//!             /vercel    Vercel's API
 //!             / · /healthz · /metrics
 //!             /peer      other servers of the same store
 //! ```
@@ -32,6 +33,7 @@ mod root;
 mod shield;
 mod size;
 pub mod table;
+pub mod vercel;
 pub mod walk;
 mod websocket;
 
@@ -54,6 +56,7 @@ pub fn router(app: App) -> Router {
         .nest("/api", native::router(app.clone()))
         .nest("/e2b", e2b.api())
         .nest("/daytona", daytona::router(app.clone()))
+        .nest("/vercel", vercel::router(app.clone()))
         .fallback(root::no_such_page)
         .layer(axum::middleware::from_fn_with_state(e2b, e2b::by_name))
         .layer(axum::middleware::from_fn_with_state(app, observe::observe))
@@ -64,7 +67,8 @@ pub fn router(app: App) -> Router {
 /// What the doors remember of a copy of a sandbox, whichever of them makes it: what the sandbox is to the clients of
 /// each, and nothing that opens the source.
 fn note_of_copy(source: &Sandbox) -> Result<serde_json::Value, Error> {
-    Ok(e2b::facts::Facts::of(source).into_note(&daytona::note_of_copy(source)?))
+    let others = vercel::note_of_copy(source, &daytona::note_of_copy(source)?);
+    Ok(e2b::facts::Facts::of(source).into_note(&others))
 }
 
 /// What belongs to no dialect. All but the last are everybody's; that one asks for its proof itself.
@@ -97,6 +101,7 @@ pub fn routes() -> Vec<(At, Route)> {
         (At::Path("/daytona/toolbox/{id}"), daytona::toolbox_routes()),
         (At::Path("/daytona/preview"), daytona::preview_routes()),
         (At::Path("/daytona/storage"), daytona::storage_routes()),
+        (At::Path("/vercel/api"), vercel::routes()),
     ];
     tables.into_iter().flat_map(|(at, rows)| rows.into_iter().map(move |row| (at, row))).collect()
 }
@@ -107,10 +112,11 @@ fn subject(app: &App, method: &Method, uri: &Uri, headers: &HeaderMap) -> peer::
     if let Some(subject) = e2b::subject(app, method, uri, headers) {
         return subject;
     }
-    match (below("/api"), below("/daytona")) {
-        (Some(path), _) => native::subject(method, path),
-        (None, Some(path)) => daytona::subject(path),
-        (None, None) => peer::Subject::Nothing,
+    match (below("/api"), below("/daytona"), below("/vercel")) {
+        (Some(path), ..) => native::subject(method, path),
+        (None, Some(path), _) => daytona::subject(path),
+        (None, None, Some(path)) => vercel::subject(path),
+        (None, None, None) => peer::Subject::Nothing,
     }
 }
 

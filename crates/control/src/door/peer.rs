@@ -158,7 +158,7 @@ async fn caller(app: &App, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Err
 async fn find(app: &App, subject: &Subject, uri: &Uri, headers: &HeaderMap) -> Result<Option<Sandbox>, Error> {
     let caller = async || caller(app, uri, headers).await;
     match subject {
-        Subject::Sandbox(id) => app.store().sandbox_by_id(id).await,
+        Subject::Sandbox(id) => app.store().sandbox_by_any_id(id).await,
         Subject::Named(name) => app.store().sandbox_by_name(&caller().await?.organisation, name).await,
         Subject::Session(id) => {
             let session = app.session(&caller().await?, id).await?;

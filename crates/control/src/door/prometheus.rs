@@ -11,6 +11,7 @@ use super::native::error::ApiError;
 use super::observe::{BUCKETS, Requests};
 use crate::App;
 use crate::job::JobState;
+use crate::provider::health::{Act, Totals};
 use crate::provider::{Provider, Space};
 
 pub async fn metrics(State(app): State<App>) -> Result<Response, ApiError> {
@@ -27,6 +28,7 @@ pub async fn metrics(State(app): State<App>) -> Result<Response, ApiError> {
     }
     capacity(&mut page, &app);
     disks(&mut page, &app);
+    providers(&mut page, &app);
     requests(&mut page);
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], page.text).into_response())
 }
@@ -88,6 +90,28 @@ fn disks(page: &mut Page, app: &App) {
             page.sample(name, &[("provider", provider.as_str()), ("disk", "host")], figure(&storage.disk));
             if let Some(pool) = &storage.pool {
                 page.sample(name, &[("provider", provider.as_str()), ("disk", "pool")], figure(pool));
+            }
+        }
+    }
+}
+
+fn providers(page: &mut Page, app: &App) {
+    page.family("cove_provider_ok", "gauge", "1 where new sandboxes can go to the provider, 0 where it is ill.");
+    for provider in app.providers() {
+        page.sample("cove_provider_ok", &[("provider", provider.name())], u8::from(app.is_well(provider.name())));
+    }
+    type Figure = fn(&Totals) -> f64;
+    let families: [(&str, &str, Figure); 3] = [
+        ("cove_provider_calls_total", "Calls of a provider, by what was asked.", |totals| totals.calls as f64),
+        ("cove_provider_errors_total", "Those that failed for a fault of the provider.", |totals| totals.errors as f64),
+        ("cove_provider_seconds_total", "The time that they took together.", |totals| totals.seconds),
+    ];
+    for (name, help, figure) in families {
+        page.family(name, "counter", help);
+        for provider in app.providers() {
+            for act in Act::ALL {
+                let totals = app.watch().totals(provider.name(), act);
+                page.sample(name, &[("provider", provider.name()), ("act", act.as_str())], figure(&totals));
             }
         }
     }

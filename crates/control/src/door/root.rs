@@ -29,7 +29,7 @@ pub async fn page(headers: HeaderMap) -> impl IntoResponse {
 /// Names the doors: whoever comes here has forgotten the prefix of one.
 pub async fn no_such_page(uri: Uri) -> impl IntoResponse {
     let path: String = uri.path().chars().take(LONGEST_PATH).collect();
-    let doors = "the API is below /api (/api/docs), E2B's below /e2b, Daytona's below /daytona";
+    let doors = "the API is below /api (/api/docs), E2B's below /e2b, Daytona's below /daytona, Vercel's below /vercel";
     let message = format!("there is nothing at {path}: {doors}");
     (StatusCode::NOT_FOUND, Json(serde_json::json!({ "code": "not_found", "message": message })))
 }

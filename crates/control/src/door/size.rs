@@ -13,7 +13,7 @@ use crate::border::{CONTENT, MESSAGE};
 use crate::{Error, right};
 
 /// Routes whose body carries content, by how they end.
-const CARRY_CONTENT: [&str; 8] = [
+const CARRY_CONTENT: [&str; 10] = [
     // A file of a session.
     "/api/files",
     "/api/e2b/files",
@@ -23,6 +23,9 @@ const CARRY_CONTENT: [&str; 8] = [
     "/process/code-run",
     "/input",
     "/files/replace",
+    // Vercel's commands, and what they read.
+    "/cmd",
+    "/stdin",
     // A Dockerfile, steps and secrets.
     "/api/templates",
 ];

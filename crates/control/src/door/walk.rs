@@ -166,13 +166,17 @@ fn filled(at: At, route: &Route, things: Things<'_>) -> (String, bool) {
         ("/api", "webhooks") => Some(things.webhook),
         ("/api" | "/e2b", "sandboxes") | ("/daytona/api", "sandbox") => Some(sandbox),
         ("/daytona/toolbox/{id}" | "/daytona/preview", _) => Some(sandbox),
+        // Drives and snapshots of a stranger's own are nobody else's business.
+        ("/vercel/api", _) if whole.contains("{sandbox}") || whole.contains("{session}") => Some(sandbox),
         _ => None,
     };
     let names_it = thing.is_some() && whole.contains('{') || matches!(at, At::Port(_));
     let id = thing.unwrap_or("x");
+    let session = format!("sbx_{sandbox}1");
     let values = [
         ("{id}", id),
         ("{session_id}", id),
+        ("{session}", if prefix == "/vercel/api" { session.as_str() } else { "x" }),
         ("{sandbox}", id),
         ("{port}", "80"),
         ("{process}", "1"),

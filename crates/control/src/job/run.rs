@@ -16,6 +16,7 @@ use crate::sandbox::state::Event;
 use crate::sandbox::timers::{self, Expiry, IdleMeasure, Timer};
 use crate::sandbox::work::{self, Verdict};
 use crate::sandbox::{Sandbox, State};
+use crate::upkeep::UPKEEP_JOB;
 use crate::{App, Error, random};
 
 /// How often the loop checks timers and jobs when nothing wakes it.
@@ -69,6 +70,7 @@ impl App {
         self.every(crate::sandbox::metrics::EVERY, |app| async move { app.sample_all().await });
         self.every(crate::sandbox::orphan::EVERY, |app| async move { app.remove_old_orphans().await });
         self.every(STORAGE, |app| async move { app.watch_storage().await });
+        self.every(crate::provider::health::EVERY, |app| async move { app.check_providers().await });
         self.every(HOUSEKEEPING, |app| async move { app.keep_house().await });
         self.every(self.sweep_every(), |app| async move { app.sweep_layers().await });
         self.every(HOUSEKEEPING, |app| async move { app.forget_what_is_old().await });
@@ -261,6 +263,7 @@ impl App {
             DELIVERY => self.deliver_webhook(job).await,
             BUILD_JOB => Box::pin(self.run_build(&job.subject, job.attempts)).await,
             CHECK_JOB => Box::pin(self.run_check(job)).await,
+            UPKEEP_JOB => Box::pin(self.run_upkeep(job)).await,
             PUSH_JOB => Box::pin(self.run_push(&job.subject, job.attempts)).await,
             other => Err(Error::internal(format!("no such job kind: {other}"))),
         }

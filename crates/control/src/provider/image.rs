@@ -30,6 +30,18 @@ impl From<Root> for Image {
     }
 }
 
+/// How a provider gets what sandboxes start from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Supply {
+    /// As layers, which this server makes and the provider keeps.
+    #[default]
+    Layers,
+    /// It fetches images of registries itself, by their reference.
+    Images,
+    /// It has templates of its own; a reference is the name of one.
+    Templates,
+}
+
 /// A stack of files. The default is the host's own programs with nothing over them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(try_from = "WrittenRoot")]

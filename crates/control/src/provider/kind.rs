@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Provider, fake, local};
+#[cfg(feature = "fake")]
+use super::fake;
+use super::{Provider, codesandbox, daytona, docker, e2b, local, vercel};
 use crate::Error;
 use crate::config::key::SectionKey;
 use crate::config::{Config, Section};
@@ -36,16 +38,31 @@ pub struct Opening<'a> {
     pub program: &'a Path,
 }
 
-const KINDS: [&Kind; 2] = [&local::KIND, &fake::KIND];
+/// Every kind that this program has, for people in this order.
+static KINDS: &[&Kind] = &[
+    &local::KIND,
+    &docker::KIND,
+    &e2b::KIND,
+    &daytona::KIND,
+    &vercel::KIND,
+    &codesandbox::KIND,
+    #[cfg(feature = "fake")]
+    &fake::KIND,
+];
 
 impl Kind {
     pub fn named(name: &str) -> Option<&'static Kind> {
-        KINDS.into_iter().find(|kind| kind.name == name)
+        KINDS.iter().copied().find(|kind| kind.name == name)
+    }
+
+    /// All of them.
+    pub fn all() -> &'static [&'static Kind] {
+        KINDS
     }
 
     /// All of them, for people.
     pub fn names() -> String {
-        KINDS.map(|kind| kind.name).join(", ")
+        KINDS.iter().map(|kind| kind.name).collect::<Vec<_>>().join(", ")
     }
 }
 

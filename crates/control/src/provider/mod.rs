@@ -9,12 +9,22 @@
 //! * [`images`]: layers and volumes; [`stop`]: ends work on them that nobody waits for
 //! * [`manifest`]: what files a sandbox had, to be proven later
 //! * [`kind`]: the kinds that there are, with the keys of their sections
-//! * [`local`]: our engine, on this machine; [`fake`]: for tests
+//! * [`route`]: which of several a new sandbox goes to; [`health`]: how each does
+//! * [`docker`]: containers of a Docker daemon
+//! * [`e2b`], [`daytona`], [`vercel`], [`codesandbox`]: services elsewhere; [`remote`]: what these have in common
+//! * [`local`]: our engine, on this machine; `fake`: for tests, with the feature of that name and not in the program that
+//!   people install
 //!
 //! All calls are idempotent: a crash between a call and the note of its success is repaired by calling again.
 
 pub mod capability;
+pub mod codesandbox;
+pub mod daytona;
+pub mod docker;
+pub mod e2b;
+#[cfg(feature = "fake")]
 pub mod fake;
+pub mod health;
 pub mod image;
 pub mod images;
 pub mod kind;
@@ -22,7 +32,10 @@ pub mod local;
 pub mod manifest;
 pub mod order;
 pub mod outcome;
+pub mod remote;
+pub mod route;
 pub mod stop;
+pub mod vercel;
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -32,7 +45,7 @@ pub use cove_policy::{Egress, Network};
 pub use cove_protocol::{LayerId, SandboxId, VolumeId};
 
 pub use self::capability::{Ability, Can, Capabilities, Isolation};
-pub use self::image::{Image, Root, Under};
+pub use self::image::{Image, Root, Supply, Under};
 pub use self::kind::{Kind, configured};
 pub use self::order::{Access, Durability, Handle, Limit, Limits, Order, Unheld, VolumeMount};
 pub use self::outcome::{Aside, Departure, Ended, Health, LargestProcess, Seen, Sighting, Space, Trouble, Usage};
@@ -75,6 +88,21 @@ pub trait Provider: Send + Sync {
         self.is_bound_to_host()
     }
 
+    /// Whether it may be away while this server is well: then its sandboxes stay as they were noted until it is back.
+    fn may_be_away(&self) -> bool {
+        !self.is_exclusive()
+    }
+
+    /// How it gets what sandboxes start from.
+    fn supply(&self) -> Supply {
+        Supply::Layers
+    }
+
+    /// Whether it answers: the cheapest call that reaches what makes sandboxes there.
+    async fn answers(&self) -> Result<(), ProviderError> {
+        self.sightings().await.map(drop)
+    }
+
     /// Trees of files that roots are made of.
     fn layers(&self) -> &dyn images::Layers {
         &images::Nowhere
@@ -90,9 +118,19 @@ pub trait Provider: Send + Sync {
         &manifest::Nowhere
     }
 
+    /// Whether a sandbox can be without any network, also where no rules are held.
+    fn closes_networks(&self) -> bool {
+        self.capabilities().network_policy.is_yes()
+    }
+
     /// Limits that are not enforced here.
     fn unheld(&self) -> Vec<Unheld> {
         Vec::new()
+    }
+
+    /// Why the size of a volume is not enforced here; `None` where it is.
+    fn unheld_volumes(&self) -> Option<Unheld> {
+        self.unheld().into_iter().find(|unheld| unheld.limit == Limit::Disk)
     }
 
     /// Makes the sandbox and starts it; if it has files from an earlier life, it is a start. Returns when the guest

@@ -8,9 +8,12 @@ use crate::{App, Error};
 impl App {
     /// Whether the provider can do all that the sandbox is set to.
     pub(crate) fn check_able(&self, sandbox: &Sandbox) -> Result<(), Error> {
+        let is_closed = sandbox.network == NetworkPolicy::closed();
+        let rules = sandbox.network != NetworkPolicy::open()
+            && !(is_closed && self.provider(&sandbox.provider)?.closes_networks());
         let asked = [
             // Without rules everything is reached.
-            (Ability::NetworkPolicy, sandbox.network != NetworkPolicy::open()),
+            (Ability::NetworkPolicy, rules),
             (Ability::Volumes, !sandbox.volumes.is_empty()),
             (Ability::Archive, sandbox.timers.archive_after_seconds.is_some()),
         ];

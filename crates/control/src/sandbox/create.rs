@@ -6,10 +6,12 @@
 use cove_protocol::SandboxId;
 
 use super::cause::Cause;
+use super::housing::Choice;
 use super::state::{Effect, Event};
-use super::{IfExists, NewSandbox, Sandbox, State, Timers};
+use super::{IfExists, NetworkPolicy, NewSandbox, Repository, Sandbox, State, Timers};
 use crate::border::field::{self, Characters};
 use crate::border::shape;
+use crate::git::{Cloning, Git};
 use crate::interpreter::Warmth;
 use crate::key::Quota;
 use crate::ledger::{Claim, disk_of};
@@ -22,6 +24,16 @@ use crate::{App, Caller, Error, Scope, random};
 const NAME_MAX: usize = 128;
 const ENV_BYTES_MAX: usize = 128 << 10;
 
+/// Characters of a URL, and of an image's name.
+const LINE_MAX: usize = 4096;
+
+/// What a creation came to.
+pub(super) struct Housed {
+    pub sandbox: Sandbox,
+    /// It was not there before: a repeated request gets what the first one made.
+    pub is_new: bool,
+}
+
 impl App {
     pub async fn create_sandbox(&self, caller: &Caller, new: NewSandbox) -> Result<Sandbox, Error> {
         caller.require(Scope::Write)?;
@@ -32,14 +44,26 @@ impl App {
         if let Some(existing) = self.existing(caller, &new).await? {
             return Ok(existing);
         }
-        let (sandbox, template) = self.draft(caller, &new).await?;
+        let Housed { sandbox, is_new } = self.create_where_it_may_go(caller, &new).await?;
+        match (new.repository, is_new) {
+            (Some(repository), true) => self.with_repository(caller, sandbox, repository).await,
+            _ => Ok(sandbox),
+        }
+    }
+
+    /// One try at one provider.
+    pub(super) async fn create_at(&self, caller: &Caller, new: &NewSandbox, choice: &Choice) -> Result<Housed, Error> {
+        let template = self.origin_of(caller, new, choice.name()).await?;
+        let provider = self.provider_by(choice, &template)?;
+        let (sandbox, template) = self.draft_of(caller, new, template, provider).await?;
         let quota = self.quota(&caller.organisation).await?;
-        let app = self.clone();
-        let caller = caller.clone();
+        let (app, caller, new) = (self.clone(), caller.clone(), new.clone());
         // The caller may hang up; what was begun is finished all the same.
         self.detached(async move {
-            if let Some(taken) = app.take_from_pool(&caller, &sandbox, &new, &template).await? {
-                return Ok(taken);
+            if app.may_be_pooled(&sandbox, &template)
+                && let Some(sandbox) = app.take_from_pool(&caller, &sandbox, &new, &template).await?
+            {
+                return Ok(Housed { sandbox, is_new: true });
             }
             let place = app.ledger().reserve(&sandbox.organisation, &quota, disk_of(&sandbox))?;
             // Before a turn to launch is taken: what is on another server may take its time to come.
@@ -49,14 +73,48 @@ impl App {
                 Ok(_turn) => app.make(&caller, sandbox, new, place, &quota).await,
                 Err(error) => Err(error),
             };
-            if !made.as_ref().is_ok_and(|made| made.id == id) {
+            let is_new = made.as_ref().is_ok_and(|made| made.id == id);
+            if !is_new {
                 app.capacity().release(&id);
             }
             if let Ok(sandbox) = &made {
                 app.prepare_interpreter(sandbox, &template);
                 app.boot(sandbox, &template).await;
             }
-            made
+            made.map(|sandbox| Housed { sandbox, is_new })
+        })
+        .await
+    }
+
+    /// Clones into a sandbox that was just made. One without what it was made for is of no use to anybody, and goes.
+    async fn with_repository(
+        &self,
+        caller: &Caller,
+        sandbox: Sandbox,
+        repository: Repository,
+    ) -> Result<Sandbox, Error> {
+        let (app, caller) = (self.clone(), caller.clone());
+        self.detached(async move {
+            let (id, cwd) = (sandbox.id.clone(), sandbox.cwd.clone());
+            let cloned = async {
+                let (_, guest) = app.reach_into(sandbox.clone()).await?;
+                let Repository { url, branch, path } = repository;
+                let path = path.unwrap_or_else(|| name_of_repository(&url));
+                let cloning = Cloning { url, path, branch, ..Cloning::default() };
+                Git::new(guest, cwd).clone_repository(cloning).await.map_err(Error::from)
+            };
+            match cloned.await {
+                Ok(()) => Ok(sandbox),
+                Err(error) => {
+                    if let Err(error) = app.destroy(&caller, id.as_str()).await {
+                        tracing::warn!(sandbox = %id, %error, "remove a sandbox whose repository could not be cloned");
+                    }
+                    Err(match error {
+                        Error::Invalid { field, message } if field == "git" => Error::invalid("git_url", message),
+                        error => error,
+                    })
+                }
+            }
         })
         .await
     }
@@ -97,6 +155,17 @@ impl App {
     pub(crate) async fn draft(&self, caller: &Caller, new: &NewSandbox) -> Result<(Sandbox, Template), Error> {
         let template = self.template(caller, new.template.as_deref().unwrap_or("base")).await?;
         let provider = self.provider_for(&template, new.provider.as_deref())?;
+        self.draft_of(caller, new, template, provider).await
+    }
+
+    /// As [`App::draft`], of a template that was found and for a provider that was chosen.
+    async fn draft_of(
+        &self,
+        caller: &Caller,
+        new: &NewSandbox,
+        template: Template,
+        provider: String,
+    ) -> Result<(Sandbox, Template), Error> {
         self.check_held(&provider, &new.limits)?;
         // What nobody asked for is never more than the organisation may have.
         let quota = self.quota(&caller.organisation).await?;
@@ -159,8 +228,11 @@ impl App {
 
     /// As the operator has them.
     fn default_timers(&self) -> Timers {
-        let crate::config::Timers { idle_seconds, idle_counts } = self.config().timers;
+        let crate::config::Timers { lifetime_seconds, idle_seconds, idle_counts } = self.config().timers;
+        let lifetime_seconds = (lifetime_seconds > 0).then_some(lifetime_seconds);
         Timers {
+            deadline: lifetime_seconds.map(|seconds| crate::clock::after(self.now(), seconds)),
+            lifetime_seconds,
             idle_seconds: (idle_seconds > 0).then_some(idle_seconds),
             idle_measure: idle_counts,
             ..Timers::default()
@@ -284,6 +356,19 @@ fn check(new: &NewSandbox) -> Result<(), Error> {
             shape::judge_text(field, text, field::of(field).length, field::of(field).characters)?;
         }
     }
+    let origins = [("template", &new.template), ("environment", &new.environment), ("image", &new.image)];
+    let given: Vec<&str> = origins.iter().filter(|(_, text)| text.is_some()).map(|(field, _)| *field).collect();
+    if let [first, second, ..] = given[..] {
+        return Err(Error::invalid(second, format!("a sandbox starts from one thing, and {first} names one already")));
+    }
+    for (field, text) in &origins[1..] {
+        if let Some(text) = text {
+            check_line(field, text)?;
+        }
+    }
+    if let Some(repository) = &new.repository {
+        check_repository(repository, &new.network)?;
+    }
     new.timers.check()?;
     if new.timers.lifetime_seconds == Some(Some(0)) {
         return Err(Error::invalid("lifetime_seconds", "must be greater than 0"));
@@ -321,6 +406,35 @@ pub(crate) fn check_labels(labels: &std::collections::BTreeMap<String, String>) 
     Ok(())
 }
 
+fn check_line(field: &str, text: &str) -> Result<(), Error> {
+    if text.trim().is_empty() {
+        return Err(Error::invalid(field, "must not be empty"));
+    }
+    Ok(shape::judge_text(field, text, LINE_MAX, Characters::Line)?)
+}
+
+fn check_repository(repository: &Repository, network: &NetworkPolicy) -> Result<(), Error> {
+    check_line("git_url", &repository.url)?;
+    for (field, text) in [("git_branch", &repository.branch), ("git_path", &repository.path)] {
+        text.as_deref().map_or(Ok(()), |text| check_line(field, text))?;
+    }
+    let is_inside = repository.url.starts_with("file://") || repository.url.starts_with('/');
+    if !is_inside && *network == NetworkPolicy::closed() {
+        let message = "the sandbox has no network to clone by; hint: \"network\": {\"access\": \"open\"}";
+        return Err(Error::invalid("git_url", message));
+    }
+    Ok(())
+}
+
+/// As git would call the folder: the last part of the URL, without `.git`.
+fn name_of_repository(url: &str) -> String {
+    let path = url.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
+    let last = path.rsplit(['/', ':']).next().unwrap_or_default();
+    let name = last.strip_suffix(".git").unwrap_or(last);
+    let fits = !name.is_empty() && !name.starts_with(['.', '-']) && !name.contains('@');
+    if fits { name.to_owned() } else { "repository".to_owned() }
+}
+
 /// Whom a sandbox is billed to.
 fn check_owner(owner: &str) -> Result<(), Error> {
     Ok(shape::judge_text("owner", owner, field::OWNER, Characters::Line)?)
@@ -355,4 +469,33 @@ pub(crate) fn check_smallest(limits: Limits) -> Result<(), Error> {
         return Err(Error::invalid("limits.pids", format!("4 to {MOST_PIDS}")));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repository_lies_in_a_folder_of_its_own_name() {
+        for (url, name) in [
+            ("https://example.com/acme/tools.git", "tools"),
+            ("https://user:token@example.com/acme/tools/", "tools"),
+            ("git@example.com:acme/tools.git", "tools"),
+            ("https://example.com", "example.com"),
+            ("https://example.com/.git", "repository"),
+            ("https://user:token@", "repository"),
+        ] {
+            assert_eq!(name_of_repository(url), name, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_clone_needs_a_way_out() {
+        let repository = Repository { url: "https://example.com/a.git".into(), ..Repository::default() };
+        assert!(check_repository(&repository, &NetworkPolicy::closed()).unwrap_err().to_string().contains("network"));
+        check_repository(&repository, &NetworkPolicy::open()).unwrap();
+        let inside = Repository { url: "/srv/a.git".into(), ..Repository::default() };
+        check_repository(&inside, &NetworkPolicy::closed()).unwrap();
+        assert!(!format!("{repository:?}").contains("example"), "a URL may have a password");
+    }
 }

@@ -23,7 +23,7 @@ impl App {
 
     /// Refuses a volume's size that a caller asks for and nothing holds. Without one a volume takes what the disk has.
     pub(crate) fn check_size_held(&self, provider: &str) -> Result<(), Error> {
-        match self.provider(provider)?.unheld().into_iter().find(|unheld| unheld.limit == Limit::Disk) {
+        match self.provider(provider)?.unheld_volumes() {
             None => Ok(()),
             Some(unheld) => Err(Error::Unsupported(format!(
                 "size cannot be held by provider {provider}: {}; a volume can be made without one; hint: on the server's \

@@ -18,6 +18,7 @@ use crate::event::Kind;
 use crate::key::Quota;
 use crate::ledger::disk_of;
 use crate::provider::Handle;
+use crate::provider::health::Act;
 use crate::store::sandboxes::Along;
 use crate::store::{Lasting, Written};
 use crate::{App, Caller, Error, Scope};
@@ -279,7 +280,7 @@ impl App {
                 let launched = match &sandbox.clone_of {
                     // The first launch of a copy; what it has from then on is its own.
                     Some(source) if sandbox.handle.is_none() => provider.layers().fork(source, &order).await?,
-                    _ => provider.launch(&order).await?,
+                    _ => self.measured(provider.name(), Act::Create, provider.launch(&order)).await?,
                 };
                 if sandbox.state == State::Starting {
                     self.boot_again(sandbox, &launched);
@@ -287,18 +288,21 @@ impl App {
                 return Ok(Known::As(launched));
             }
             Effect::Stop => {
+                // The processes' own time to end is none of the provider's.
                 provider.stop(&handle, STOP_GRACE).await?;
                 return Ok(self.sealed(sandbox).await);
             }
             Effect::Kill => {
-                provider.stop(&handle, Duration::ZERO).await?;
+                self.measured(provider.name(), Act::Change, provider.stop(&handle, Duration::ZERO)).await?;
                 return Ok(self.sealed(sandbox).await);
             }
             Effect::Pause => {
-                provider.pause(&handle).await?;
+                self.measured(provider.name(), Act::Change, provider.pause(&handle)).await?;
                 return Ok(self.sealed(sandbox).await);
             }
-            Effect::Resume => provider.resume(&handle).await?,
+            Effect::Resume => {
+                self.measured(provider.name(), Act::Change, provider.resume(&handle)).await?;
+            }
             Effect::Export => {
                 self.export(sandbox).await?;
                 return Ok(Known::NoMore);
@@ -311,7 +315,8 @@ impl App {
                 let forget_archive =
                     async { if sandbox.has_archive { self.forget_archive(sandbox).await } else { Ok(()) } };
                 // Neither waits for the other: the archive may be at the far end of a network.
-                let (destroyed, forgotten) = tokio::join!(provider.destroy(&handle), forget_archive);
+                let destroy = self.measured(provider.name(), Act::Change, provider.destroy(&handle));
+                let (destroyed, forgotten) = tokio::join!(destroy, forget_archive);
                 destroyed?;
                 forgotten?;
             }

@@ -1,6 +1,7 @@
 //! The noun at the centre: an isolated computer with files, processes, network and limits.
 //!
 //! * [`state`]: its life as a pure machine; [`timers`]: when it is put away by itself; [`work`]: whether it works unasked; [`cause`]: why it is as it is
+//! * `housing`: which provider a new one goes to, and the next where that one is ill
 //! * [`create`], [`lifecycle`], [`change`], [`find`], [`reach`]: what can be done with it, one verb a file; [`copies`]: the first launch
 //!   of several at once
 //! * [`seal`]: pauses and stops that end with a manifest of the files
@@ -17,6 +18,7 @@ pub mod exec;
 pub mod explain;
 pub mod find;
 mod hold;
+mod housing;
 pub mod lifecycle;
 pub mod metrics;
 pub mod network;
@@ -176,7 +178,14 @@ pub struct NewSandbox {
     /// Its id, where that was told before it is made; a new one where absent.
     pub id: Option<SandboxId>,
     pub name: Option<String>,
+    /// What it starts from: this, or `environment`, or `image`.
     pub template: Option<String>,
+    /// A template, a name that people know such as `Python3`, or an image.
+    pub environment: Option<String>,
+    /// An image of a registry.
+    pub image: Option<String>,
+    /// Cloned into it before its maker is told of it.
+    pub repository: Option<Repository>,
     pub labels: BTreeMap<String, String>,
     pub env: BTreeMap<String, String>,
     /// The variable in which processes find the sandbox's id, unless `env` has it.
@@ -211,6 +220,9 @@ impl NewSandbox {
             id,
             name,
             template,
+            environment,
+            image,
+            repository,
             labels,
             env,
             id_variable,
@@ -239,8 +251,27 @@ impl NewSandbox {
             door,
             format!("{if_exists:?}"),
             format!("{volumes:?} {checkpoints:?}"),
+            [environment, image],
+            repository.as_ref().map(|one| [Some(&one.url), one.branch.as_ref(), one.path.as_ref()]),
         ]);
         hex::encode(sha2::Sha256::digest(text.to_string()))
+    }
+}
+
+/// A repository of git that a new sandbox has from its first moment on.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Repository {
+    /// A name and password in it go to git alone.
+    pub url: String,
+    pub branch: Option<String>,
+    /// Where to; its own name in the directory where commands start, where absent.
+    pub path: Option<String>,
+}
+
+impl std::fmt::Debug for Repository {
+    /// Without the URL, which may have a password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Repository(branch {:?}, path {:?})", self.branch, self.path)
     }
 }
 

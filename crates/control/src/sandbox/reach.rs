@@ -36,7 +36,14 @@ impl App {
 
     /// A sandbox by id alone, for doors that check its tokens themselves before they reach.
     pub async fn sandbox_any(&self, id: &str) -> Result<Sandbox, Error> {
-        let id: SandboxId = id.parse().map_err(|_| Error::not_found("sandbox", id))?;
+        let id: SandboxId = match id.parse() {
+            Ok(id) => id,
+            // One that it had elsewhere may look like anything.
+            Err(_) => {
+                let found = self.store().sandbox_by_alias(None, id).await?;
+                found.ok_or_else(|| Error::not_found("sandbox", id))?.id
+            }
+        };
         self.sandbox_of_anybody(&id).await
     }
 
@@ -61,7 +68,7 @@ impl App {
         self.touch(&sandbox.id);
         let provider = self.provider(&sandbox.provider)?;
         let guest = provider.guest(&sandbox.handle()).within(self.disk_check(provider));
-        let guest = guest.attended(self.activity().attendance(&sandbox.id));
+        let guest = guest.attended(self.activity().attendance(&sandbox.id)).telling(self.starts_at(provider.name()));
         let guest = match sandbox.checkpoints {
             Some(rule) => guest.preceded(self.checkpoints_before(&sandbox.id, rule)),
             None => guest,

@@ -55,7 +55,14 @@ impl App {
         let known = self.store().sandboxes_of_server(self.server()).await?;
         let mut seen: HashMap<String, HashMap<SandboxId, Sighting>> = HashMap::new();
         for provider in self.providers() {
-            let sightings = provider.sightings().await?;
+            let sightings = match provider.sightings().await {
+                // A service that does not answer keeps nobody from being served: its sandboxes stay as they were noted.
+                Err(error) if provider.may_be_away() => {
+                    tracing::warn!(provider = provider.name(), %error, "its sandboxes were not looked for");
+                    continue;
+                }
+                sightings => sightings?,
+            };
             let sightings = sightings.into_iter().map(|sighting| (sighting.id.clone(), sighting)).collect();
             seen.insert(provider.name().to_owned(), sightings);
         }

@@ -17,6 +17,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (13, "images", include_str!("../../migrations/0013_images.sql")),
     (14, "disks", include_str!("../../migrations/0014_disks.sql")),
     (15, "pushes", include_str!("../../migrations/0015_pushes.sql")),
+    (16, "aliases", include_str!("../../migrations/0016_aliases.sql")),
 ];
 
 impl Store {

@@ -58,14 +58,15 @@ impl Store {
     pub async fn remove_destroyed(&self, before: i64) -> Result<u64, Error> {
         const OLD: &str = "SELECT id FROM sandboxes WHERE destroyed_at < $1 AND state = 'destroyed' \
              ORDER BY destroyed_at LIMIT $2";
-        const BELONGINGS: [&str; 3] = [
+        const BELONGINGS: [&str; 4] = [
+            "DELETE FROM sandbox_aliases WHERE sandbox = $1",
             "DELETE FROM sandbox_labels WHERE sandbox = $1",
             "DELETE FROM samples WHERE sandbox = $1",
             "DELETE FROM idempotency_keys WHERE subject = $1",
         ];
         const ROW: &str = "DELETE FROM sandboxes WHERE id = $1 AND state = 'destroyed'";
-        // Four statements each.
-        let some = (AT_ONCE / 4) as i64;
+        // Five statements each.
+        let some = (AT_ONCE / 5) as i64;
         let ids: Vec<String> = sqlx::query_scalar(OLD).bind(before).bind(some).fetch_all(&self.reads).await?;
         let statements = ids.iter().flat_map(|id| {
             BELONGINGS.into_iter().chain([ROW]).map(|text| Statement::other(text, [id.as_str().into()]))

@@ -7,6 +7,7 @@
 //! * [`record`]: names and owner of a template; its files are its builds' (`build`)
 //! * [`name`]: how templates are called; [`resolve`]: from that to a build
 //! * [`installed`]: those that were built for everybody; [`built`]: the note that `cove run` finds them by
+//! * `origin`: environments that people know by name, and images, for new sandboxes
 //! * [`boot`]: the start and ready commands of a new sandbox
 
 mod boot;
@@ -15,6 +16,7 @@ mod installed;
 mod manage;
 pub mod name;
 mod notes;
+mod origin;
 mod record;
 mod resolve;
 mod tag;

@@ -468,7 +468,7 @@ async fn an_operator_may_let_clients_in_that_send_no_token() {
     assert!(token);
     assert_eq!(refused.status, StatusCode::UNAUTHORIZED);
     assert!(message(&refused).contains("e2b.tokens_optional"), "{}", message(&refused));
-    let e2b = cove_control::config::E2b { tokens_optional: true };
+    let e2b = cove_control::config::E2b { tokens_optional: true, ..Default::default() };
     let config = cove_control::config::Config { e2b, ..Default::default() };
     let open = TestApp::with(config).await;
     let (token, listed) = health(&open, json!({"templateID": "base"})).await;

@@ -1,7 +1,9 @@
 //! The client of the verbs: the server's native API over HTTP.
 //!
-//! `COVE_URL` is the server's address, `COVE_API_KEY` the key. On the server's machine neither is needed: the client reads
-//! both from the data directory, and without an address there it tries the default.
+//! `COVE_URL` is the server's address, `COVE_API_KEY` the key; without the first, `SANDBOX_HOST` and `SANDBOX_PORT` name the
+//! address, as they do for the server. On the server's machine none is needed: the client reads both from the data
+//! directory, and without an address there it tries the default. `SANDBOX_SERVER_URL` and `SANDBOX_API_KEY` are of the
+//! service that a server's provider uses, and are not read here.
 
 pub mod conversation;
 mod refusal;
@@ -52,9 +54,23 @@ impl Client {
         Client { http, url: url.to_owned(), key: None, key_from: Key::None }
     }
 
+    /// A server of this machine, or another that was named with its key.
+    pub fn at(url: &str, key: &str) -> Result<Client, Complaint> {
+        prepare_tls();
+        let mut http = reqwest::Client::builder().user_agent(concat!("cove/", env!("CARGO_PKG_VERSION")));
+        if let Some(host) = host_of(url).filter(|host| is_this_machine(host)) {
+            http = http.no_proxy().resolve_to_addrs(&host, &LOOPBACK.map(|address| SocketAddr::new(address, 0)));
+        }
+        let http = http.build().map_err(|error| Complaint::failed(cove_control::tls::no_client(&error)))?;
+        let url = url.trim_end_matches('/');
+        let url = url.strip_suffix("/api").unwrap_or(url).to_owned();
+        Ok(Client { http, url, key: Some(key.to_owned()), key_from: Key::OfTheEnvironment })
+    }
+
     pub fn from_environment() -> Result<Client, Complaint> {
         let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let (named, noted) = (set("COVE_URL"), Place::new(None).server());
+        let named = set("COVE_URL").or_else(|| address_of(set("SANDBOX_HOST"), set("SANDBOX_PORT")));
+        let noted = Place::new(None).server();
         let is_own = named.is_none();
         let url = named.or(noted).unwrap_or_else(|| DEFAULT_URL.to_owned());
         if !url.starts_with("http://") && !url.starts_with("https://") {
@@ -108,6 +124,16 @@ impl Client {
 
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Complaint> {
         self.read(self.send(self.request(Method::GET, path)).await?).await
+    }
+
+    /// `None` where there is no such thing.
+    pub async fn find<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, Complaint> {
+        let response = self.request(Method::GET, path).send().await.map_err(|error| self.unreachable(&error))?;
+        match response.status() {
+            StatusCode::NOT_FOUND => Ok(None),
+            status if status.is_success() => self.read(response).await.map(Some),
+            _ => Err(self.refused(response).await),
+        }
     }
 
     pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Complaint> {
@@ -174,6 +200,22 @@ pub fn block_on<T>(work: impl Future<Output = Result<T, Complaint>>) -> Result<T
 /// Where names below `localhost` lead.
 const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 
+/// The server's URL out of a host and a port of which one is set. A server that listens on every address is reached on
+/// this machine.
+fn address_of(host: Option<String>, port: Option<String>) -> Option<String> {
+    if host.is_none() && port.is_none() {
+        return None;
+    }
+    let host = host.unwrap_or_else(|| "127.0.0.1".to_owned());
+    let host = match host.trim_matches(['[', ']']).parse::<IpAddr>() {
+        Ok(address) if address.is_unspecified() => "127.0.0.1".to_owned(),
+        Ok(IpAddr::V6(address)) => format!("[{address}]"),
+        _ => host,
+    };
+    let port = port.unwrap_or_else(|| "7070".to_owned());
+    Some(format!("http://{host}:{port}"))
+}
+
 fn host_of(url: &str) -> Option<String> {
     reqwest::Url::parse(url).ok()?.host_str().map(str::to_owned)
 }
@@ -218,6 +260,16 @@ mod tests {
         ] {
             assert!(!host_of(url).is_some_and(|host| is_this_machine(&host)), "{url}");
         }
+    }
+
+    #[test]
+    fn a_host_and_a_port_are_an_address() {
+        let address = |host: Option<&str>, port: Option<&str>| address_of(host.map(Into::into), port.map(Into::into));
+        assert_eq!(address(None, None), None);
+        assert_eq!(address(Some("0.0.0.0"), Some("8090")).as_deref(), Some("http://127.0.0.1:8090"));
+        assert_eq!(address(Some("::1"), None).as_deref(), Some("http://[::1]:7070"));
+        assert_eq!(address(Some("box.example"), Some("80")).as_deref(), Some("http://box.example:80"));
+        assert_eq!(address(None, Some("1")).as_deref(), Some("http://127.0.0.1:1"));
     }
 
     #[test]

@@ -25,6 +25,7 @@ Examples:
   cove create --template base --memory 2G --timeout 1h --label project=demo
   cove create --network full --idle never
   cove create --image debian:12
+  cove create --network full --git https://example.com/acme/tools.git --git-branch main
   cove volume create data && cove create --volume data:/data
   id=$(cove create) && cove exec $id -- uname -a
 
@@ -54,6 +55,15 @@ pub struct Arguments {
     /// A variable for all its commands; NAME alone takes its value from here; can be repeated
     #[arg(short, long, value_name = "NAME[=VALUE]", value_parser = parse_variable)]
     env: Vec<(String, String)>,
+    /// Clone this repository into it first; needs a network
+    #[arg(long, value_name = "URL")]
+    git: Option<String>,
+    /// The branch of the repository
+    #[arg(long, value_name = "NAME", requires = "git")]
+    git_branch: Option<String>,
+    /// Where the repository goes [default: its own name, where commands start]
+    #[arg(long, value_name = "PATH", requires = "git")]
+    git_path: Option<String>,
     /// Where it runs, if the server has several providers
     #[arg(long, value_name = "NAME")]
     provider: Option<String>,
@@ -112,6 +122,9 @@ fn body(arguments: &Arguments, network: Option<Value>) -> Value {
     set("name", arguments.name.as_ref().map(|name| json!(name)));
     set("template", arguments.template.as_ref().map(|name| json!(name)));
     set("provider", arguments.provider.as_ref().map(|name| json!(name)));
+    set("git_url", arguments.git.as_ref().map(|url| json!(url)));
+    set("git_branch", arguments.git_branch.as_ref().map(|branch| json!(branch)));
+    set("git_path", arguments.git_path.as_ref().map(|path| json!(path)));
     set("labels", map_of(&arguments.label));
     set("env", map_of(&arguments.env));
     set("if_exists", arguments.ensure.then(|| json!("ensure_running")));

@@ -45,6 +45,7 @@ const OURS: &[&str] = &[
     "run-on-disk",
     "sandboxes",
     "server-id",
+    "server.log",
     "snapshots",
     "spool",
     "storage",

@@ -34,11 +34,14 @@ enum Act {
     },
     /// Start a session and print its id
     Create {
-        /// The template of its sandbox
-        #[arg(long, value_name = "NAME")]
+        /// What its sandbox starts from: a template, a name such as Python3 or python-3.11, or an image
+        #[arg(long, visible_alias = "environment", value_name = "NAME")]
         template: Option<String>,
+        /// Where its sandbox runs, if the server has several providers
+        #[arg(long, value_name = "NAME")]
+        provider: Option<String>,
         /// Use this sandbox, by name or id [default: a new one]
-        #[arg(long, value_name = "SANDBOX", conflicts_with = "template")]
+        #[arg(long, value_name = "SANDBOX", conflicts_with_all = ["template", "provider"])]
         sandbox: Option<String>,
         /// Print JSON
         #[arg(long)]
@@ -96,9 +99,10 @@ pub fn run(arguments: &Arguments) -> Result<u8, Complaint> {
     block_on(async {
         match &arguments.act {
             Act::Ls { json } => list(&all(&client).await?, *json),
-            Act::Create { template, sandbox, json } => {
+            Act::Create { template, provider, sandbox, json } => {
                 let mut body = serde_json::Map::new();
                 body.extend(template.iter().map(|name| ("environment".to_owned(), json!(name))));
+                body.extend(provider.iter().map(|name| ("provider".to_owned(), json!(name))));
                 body.extend(sandbox.iter().map(|id| ("sandbox_id".to_owned(), json!(id))));
                 let made: Value = client.post("/sessions", &body).await?;
                 match json {

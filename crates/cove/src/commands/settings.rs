@@ -70,6 +70,22 @@ impl Flags {
         words.into_iter().filter_map(|(key, flag, word)| Some(Flag { key, flag, word: word? })).collect()
     }
 
+    /// The flags again, as another `cove serve` takes them.
+    pub fn words(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        if let Some(config) = &self.config {
+            words.extend(["--config".to_owned(), absolute(config).to_string_lossy().into_owned()]);
+        }
+        for Flag { flag, word, .. } in self.given() {
+            words.push(flag.to_owned());
+            // A switch has no word.
+            if flag != "--log-json" {
+                words.push(word);
+            }
+        }
+        words
+    }
+
     /// The whole configuration, or all its mistakes.
     pub fn load(&self) -> Result<Loaded, Complaint> {
         let file = self.config.clone().or_else(usual_file);

@@ -107,6 +107,24 @@ fn images_are_pulled_started_built_and_copied_and_nothing_is_left() {
     }
 }
 
+/// Services are played by the server that is measured; no daemon is needed for those.
+#[test]
+fn every_provider_is_measured_beside_local() {
+    let place = TestDirectory::new();
+    let run = bench(&place, &["--quick", "--only", "providers", "--json", "-"]).env("DOCKER_HOST", "unix:///nowhere");
+    let finished = run.within(LIMIT * 5).finish().expect_success();
+    assert_eq!(entries(place.path()), Vec::<String>::new());
+    let report: Value = serde_json::from_str(&finished.stdout).unwrap();
+    for suite in ["providers-create", "providers-exec"] {
+        for who in ["local", "e2b", "daytona", "vercel"] {
+            assert!(median(&report, suite, who) > 0.0);
+        }
+    }
+    let rows = report["suites"][0]["rows"].as_array().unwrap();
+    assert!(rows.iter().all(|row| row["ratio"].is_f64() && row["ratio_to"] == "local"), "{rows:?}");
+    assert!(report["suites"][0]["absent"].to_string().contains("docker"), "who does not take part is named");
+}
+
 #[test]
 fn interrupted_it_still_removes_everything() {
     let place = TestDirectory::new();

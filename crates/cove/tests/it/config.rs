@@ -97,3 +97,38 @@ fn what_counts_is_shown_with_where_it_came_from_and_without_secrets() {
     let domain = all.as_array().unwrap().iter().find(|one| one["key"] == "domain").unwrap();
     assert_eq!((&domain["value"], &domain["from"]), (&"file.example".into(), &origin.into()));
 }
+
+/// Names that other products have, and names that no product has alone.
+#[test]
+fn variables_of_others_are_read_in_a_stated_order_and_never_show_a_secret() {
+    let place = TestDirectory::new();
+    let file = written(&place, "[timers]\nidle_seconds = 60\n");
+    let shown = place
+        .cove(["config", "show", "--changed", "--config", &file])
+        .env("SANDBOX_HOST", "127.0.0.1")
+        .env("SANDBOX_PORT", "8090")
+        .env("SANDBOX_TIMEOUT", "600")
+        .env("POSTGRES_URL", "postgres://cove:secret@db.example/cove")
+        .env("COVE_TIMERS_LIFETIME_SECONDS", "300")
+        .finish()
+        .expect_success()
+        .stdout;
+    let lines: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
+    for line in [
+        vec!["listen", "127.0.0.1:8090", "$SANDBOX_HOST", "and", "$SANDBOX_PORT"],
+        vec!["database_url", "postgres://cove:(hidden)@db.example/cove", "$POSTGRES_URL"],
+        vec!["timers.lifetime_seconds", "300", "$COVE_TIMERS_LIFETIME_SECONDS"],
+        vec!["e2b.timeout_seconds", "600", "$SANDBOX_TIMEOUT"],
+    ] {
+        assert!(lines.contains(&line), "no {line:?} in\n{shown}");
+    }
+    assert!(!shown.contains("secret"), "{shown}");
+    let file = written(&place, "database_url = \"postgres://cove@file.example/cove\"\n");
+    let shown = place
+        .cove(["config", "show", "--changed", "--config", &file])
+        .env("POSTGRES_URL", "postgres://old.example/cove")
+        .finish()
+        .expect_success()
+        .stdout;
+    assert!(shown.contains("file.example") && !shown.contains("old.example"), "{shown}");
+}

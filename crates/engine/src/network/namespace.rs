@@ -73,6 +73,12 @@ pub fn create(kind: Kind) -> Result<OwnedFd, Error> {
     in_thread_of_its_own(move || create_here(kind))
 }
 
+/// Makes a namespace of somebody else's, which has a loopback device and nothing else, one for egress, as [`create`] makes a
+/// new one. Once for each namespace: what is there already is an error. Nobody inside may have CAP_NET_ADMIN.
+pub fn adopt(network: BorrowedFd<'_>) -> Result<(), Error> {
+    within(network, || set_up(Kind::Egress))
+}
+
 /// The calling thread stays in it.
 fn create_here(kind: Kind) -> Result<OwnedFd, Error> {
     unshare_network().map_err(Error::step("make a network namespace"))?;

@@ -2,6 +2,7 @@
 
 mod archives;
 mod client;
+mod containers;
 mod copies;
 mod files;
 mod first;

@@ -8,6 +8,7 @@ mod files;
 mod images;
 mod interpreter;
 mod pause;
+mod providers;
 mod sdk;
 mod throughput;
 mod tti;
@@ -37,6 +38,8 @@ pub enum SuiteName {
     Files,
     /// Images: pull, start, build; snapshots and forks, of much and many at once
     Images,
+    /// Create and exec at every provider: docker, and services that a second server plays
+    Providers,
     /// 200 clients at once
     Clients,
     /// The E2B SDK for Python
@@ -63,6 +66,7 @@ impl SuiteName {
                 | SuiteName::Tti
                 | SuiteName::Pause
                 | SuiteName::Images
+                | SuiteName::Providers
         )
     }
 }
@@ -83,6 +87,7 @@ pub async fn measure(bench: &mut Bench, wanted: &[SuiteName]) -> Vec<Suite> {
             SuiteName::Interpreter => suites.extend(interpreter::measure(bench).await),
             SuiteName::Files => suites.push(files::measure(bench).await),
             SuiteName::Images => suites.extend(images::measure(bench).await),
+            SuiteName::Providers => suites.extend(providers::measure(bench).await),
             SuiteName::Clients => suites.push(clients::measure(bench).await),
             SuiteName::Sdk => suites.push(sdk::measure(bench).await),
             SuiteName::Density | SuiteName::Restart => {}

@@ -4,6 +4,7 @@
 //! that a route asks for stands with the route, below.
 
 mod agents;
+mod aliases;
 mod audit;
 pub mod auth;
 mod bounds;
@@ -28,7 +29,7 @@ mod openapi;
 mod organisations;
 mod orphans;
 mod pools;
-mod preview;
+pub(in crate::door) mod preview;
 mod processes;
 mod providers;
 mod pushes;
@@ -42,6 +43,7 @@ mod stream;
 mod tar;
 mod templates;
 mod tree;
+mod upkeep;
 mod usage;
 pub mod view;
 mod volume_files;
@@ -251,6 +253,10 @@ fn described() -> Described {
         .keyed(look, routes!(jobs::list))
         .keyed(act, routes!(checks::begin))
         .keyed(look, routes!(checks::read))
+        .keyed(act, routes!(aliases::add))
+        .keyed(look, routes!(aliases::list))
+        .keyed(act, routes!(upkeep::begin))
+        .keyed(look, routes!(upkeep::read))
         .keyed(act, routes!(sessions::create))
         .keyed(look, routes!(sessions::list))
         .keyed(look, routes!(sessions::read))

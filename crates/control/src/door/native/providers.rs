@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::auth::Authenticated;
 use super::error::ApiError;
 use crate::App;
-use crate::provider::{Ability, Isolation, Unheld};
+use crate::provider::{Ability, Isolation, Unheld, health};
 
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct ProviderView {
@@ -32,6 +32,8 @@ pub struct ProviderView {
     refusals: Vec<RefusalView>,
     /// Limits that nothing enforces there. One that is asked for is refused.
     unheld: Vec<Unheld>,
+    /// How it does, measured on what is asked of it and by a light call four times a minute.
+    health: health::Report,
 }
 
 #[derive(Debug, Serialize, utoipa::ToSchema)]
@@ -64,6 +66,7 @@ pub async fn list(State(app): State<App>, _caller: Authenticated) -> Result<Json
             manifest: can(Ability::Manifest),
             refusals: capabilities.refusals().map(refusal).collect(),
             unheld: provider.unheld(),
+            health: app.provider_health(provider.name()),
         }
     });
     Ok(Json(views.collect()))

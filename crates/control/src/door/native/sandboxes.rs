@@ -14,7 +14,9 @@ use super::settings::TimersBody;
 use super::view::SandboxView;
 use crate::clock::Timestamp;
 use crate::provider::Access;
-use crate::sandbox::{Filter, IfExists, LimitsChange, NetworkPolicy, NewSandbox, Order, Page, State as Life};
+use crate::sandbox::{
+    Filter, IfExists, LimitsChange, NetworkPolicy, NewSandbox, Order, Page, Repository, State as Life,
+};
 use crate::snapshot::Rule;
 use crate::volume::Mount;
 use crate::{App, Error};
@@ -27,7 +29,15 @@ pub struct CreateSandbox {
     pub name: Option<String>,
     /// What it starts from; `base` where absent.
     pub template: Option<String>,
-    /// Where it runs; the server's default where absent.
+    /// Instead of `template`: an image of a registry. It is fetched if it is not here, which can take minutes.
+    pub image: Option<String>,
+    /// A repository of git that is cloned into it before it is answered. A name and password in it go to git alone.
+    pub git_url: Option<String>,
+    /// The branch of it; the repository's own choice where absent.
+    pub git_branch: Option<String>,
+    /// Where it is cloned to; a folder of its own name, where commands start, where absent.
+    pub git_path: Option<String>,
+    /// Where it runs; by the operator's rules or the server's default where absent.
     pub provider: Option<String>,
     pub labels: BTreeMap<String, String>,
     /// What every process in it inherits.
@@ -90,11 +100,20 @@ impl From<MountBody> for Mount {
 }
 
 impl CreateSandbox {
-    pub fn into_domain(self, idempotency_key: Option<String>) -> NewSandbox {
-        NewSandbox {
+    pub fn into_domain(self, idempotency_key: Option<String>) -> Result<NewSandbox, Error> {
+        for (field, given) in [("git_branch", &self.git_branch), ("git_path", &self.git_path)] {
+            if given.is_some() && self.git_url.is_none() {
+                return Err(Error::invalid(field, "is of a repository; git_url names it"));
+            }
+        }
+        let (branch, path) = (self.git_branch, self.git_path);
+        Ok(NewSandbox {
             id: None,
             name: self.name,
             template: self.template,
+            environment: None,
+            image: self.image,
+            repository: self.git_url.map(|url| Repository { url, branch, path }),
             labels: self.labels,
             env: self.env,
             id_variable: None,
@@ -115,7 +134,7 @@ impl CreateSandbox {
             },
             volumes: self.volumes.into_iter().map(Into::into).collect(),
             checkpoints: self.checkpoints,
-        }
+        })
     }
 }
 
@@ -135,7 +154,7 @@ pub async fn create(
     let key = headers.get("idempotency-key").map(|value| value.to_str().map(ToOwned::to_owned)).transpose();
     // One that is dropped would make a second sandbox of the same request.
     let key = key.map_err(|_| Error::invalid("Idempotency-Key", "letters, digits and signs of ASCII"))?;
-    let sandbox = match app.create_sandbox(&caller, body.into_domain(key)).await {
+    let sandbox = match app.create_sandbox(&caller, body.into_domain(key)?).await {
         Ok(sandbox) => sandbox,
         Err(error) => return Err(app.explained(&caller, error).await.into()),
     };

@@ -15,7 +15,7 @@ use super::preview::base_url;
 use super::sandboxes::CreateSandbox;
 use crate::clock::Timestamp;
 use crate::door::websocket::{SHORT, bounded};
-use crate::sandbox::State as Life;
+use crate::sandbox::{NewSandbox, State as Life};
 use crate::session::{Artifact, JournalEntry, NewSession, Session};
 use crate::{App, Error};
 
@@ -25,8 +25,13 @@ use crate::{App, Error};
 pub struct CreateSession {
     /// Where it runs; the server's default where absent.
     provider: Option<String>,
-    /// The template; `base` where absent.
+    /// What it runs in: a template, a name such as `Python3`, `Node` or `python-3.11`, or an image such as `python:latest`;
+    /// `base` where absent.
     environment: Option<String>,
+    /// Instead of `environment`: an image of a registry.
+    image: Option<String>,
+    /// A repository of git that is cloned into the sandbox first.
+    git_url: Option<String>,
     /// A sandbox that is there already, by id or name; it outlives the session. Excludes all else, which is about a new
     /// one.
     sandbox_id: Option<String>,
@@ -61,7 +66,12 @@ impl Serialize for Given {
 impl CreateSession {
     /// The first option that a sandbox which is there already cannot be given any more.
     fn about_a_new_sandbox(&self) -> Option<String> {
-        let own = [("provider", self.provider.is_some()), ("environment", self.environment.is_some())];
+        let own = [
+            ("provider", self.provider.is_some()),
+            ("environment", self.environment.is_some()),
+            ("image", self.image.is_some()),
+            ("git_url", self.git_url.is_some()),
+        ];
         let own = own.into_iter().find(|(_, given)| *given).map(|(name, _)| name.to_owned());
         own.or_else(|| self.sandbox.names.first().map(|name| format!("sandbox.{name}")))
     }
@@ -91,9 +101,14 @@ pub async fn create(
     }
     let mut sandbox = body.sandbox.wanted;
     sandbox.provider = body.provider.or(sandbox.provider);
-    sandbox.template = body.environment.or(sandbox.template);
-    let new = NewSession { sandbox: sandbox.into_domain(None), existing: body.sandbox_id };
-    let session = app.create_session(&caller, new).await?;
+    sandbox.image = body.image.or(sandbox.image);
+    sandbox.git_url = body.git_url.or(sandbox.git_url);
+    if body.environment.is_some() {
+        // The session's own word for it wins.
+        sandbox.template = None;
+    }
+    let sandbox = NewSandbox { environment: body.environment, ..sandbox.into_domain(None)? };
+    let session = app.create_session(&caller, NewSession { sandbox, existing: body.sandbox_id }).await?;
     let created = CreatedSession {
         url: format!("{}/api/sessions/{}", base_url(&app, &headers), session.id),
         session_id: session.id,

@@ -24,7 +24,7 @@ use self::guest::FakeGuest;
 use super::kind::Count;
 use super::{
     Ability, Aside, Can, Capabilities, Departure, Ended, Handle, Health, Isolation, Kind, Limits, Network, Order,
-    Provider, ProviderError, Seen, Sighting, Usage,
+    Provider, ProviderError, Seen, Sighting, Supply, Usage,
 };
 use crate::guest::Guest;
 
@@ -40,6 +40,7 @@ pub struct Fake {
     departed: tokio::sync::Mutex<mpsc::UnboundedReceiver<Departure>>,
     trouble: Mutex<HashMap<&'static str, ProviderError>>,
     free_memory: Mutex<Option<u64>>,
+    supply: Mutex<Supply>,
     storage: Mutex<Option<Health>>,
     /// Calls of these names wait until they are let through.
     held: Mutex<HashMap<&'static str, Held>>,
@@ -99,6 +100,7 @@ impl Fake {
             departures,
             departed: tokio::sync::Mutex::new(departed),
             trouble: Mutex::default(),
+            supply: Mutex::default(),
             free_memory: Mutex::default(),
             storage: Mutex::default(),
             held: Mutex::default(),
@@ -141,6 +143,11 @@ impl Fake {
     pub fn work(&self, id: &SandboxId, time: std::time::Duration) {
         let more = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.with(&handle_of(id), |entry| entry.processor_ns += more).expect("the sandbox is there");
+    }
+
+    /// It gets what sandboxes start from in another way.
+    pub fn set_supply(&self, supply: Supply) {
+        *self.supply.lock().expect("no panic while held") = supply;
     }
 
     /// Sets the free memory of its machine.
@@ -246,6 +253,14 @@ impl Provider for Fake {
 
     fn is_exclusive(&self) -> bool {
         true
+    }
+
+    async fn answers(&self) -> Result<(), ProviderError> {
+        self.trouble("answers")
+    }
+
+    fn supply(&self) -> Supply {
+        *self.supply.lock().expect("no panic while held")
     }
 
     fn layers(&self) -> &dyn super::images::Layers {

@@ -13,7 +13,7 @@ use cove_protocol::SandboxId;
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
-use super::change::{Lasting, Statement};
+use super::change::{Change, Lasting, Statement};
 use super::sql::Sql;
 use super::{Dialect, Store, audit, events, from_body, usage};
 use crate::Error;
@@ -102,7 +102,46 @@ impl Store {
         row.as_ref().map(read).transpose()
     }
 
-    /// By id first, then by name, within the organisation.
+    /// By an id that it had elsewhere; of any organisation where none is named.
+    pub async fn sandbox_by_alias(&self, organisation: Option<&str>, alias: &str) -> Result<Option<Sandbox>, Error> {
+        const SQL: &str = "SELECT sandbox FROM sandbox_aliases WHERE alias = $1";
+        let id: Option<String> = sqlx::query_scalar(SQL).bind(alias).fetch_optional(&self.reads).await?;
+        let Some(id) = id.and_then(|id| id.parse().ok()) else { return Ok(None) };
+        let found = self.sandbox_by_id(&id).await?;
+        let is_theirs =
+            |sandbox: &Sandbox| organisation.is_none_or(|organisation| sandbox.organisation == organisation);
+        Ok(found.filter(|sandbox| is_theirs(sandbox) && sandbox.pool.is_none()))
+    }
+
+    /// By id, or by one that it had elsewhere.
+    pub async fn sandbox_by_any_id(&self, id: &SandboxId) -> Result<Option<Sandbox>, Error> {
+        match self.sandbox_by_id(id).await? {
+            Some(sandbox) => Ok(Some(sandbox)),
+            None => self.sandbox_by_alias(None, id.as_str()).await,
+        }
+    }
+
+    /// Whether the alias leads to this sandbox from now on; it does not where it leads to another already.
+    pub async fn add_alias(&self, organisation: &str, alias: &str, sandbox: &SandboxId) -> Result<bool, Error> {
+        const FREE: &str = "DELETE FROM sandbox_aliases WHERE alias = $1 AND (sandbox NOT IN (SELECT id FROM sandboxes) \
+             OR sandbox IN (SELECT id FROM sandboxes WHERE state = 'destroyed'))";
+        const ADD: &str = "INSERT INTO sandbox_aliases (alias, organisation, sandbox) VALUES ($1, $2, $3) \
+             ON CONFLICT DO NOTHING";
+        let free = Statement::other(FREE, [alias.into()]);
+        let add = Statement::other(ADD, [alias.into(), organisation.into(), sandbox.as_str().into()]);
+        self.carry_out(Change::all(vec![free, add]).lasting(Lasting::Synced), None).await?;
+        const LEADS: &str = "SELECT sandbox FROM sandbox_aliases WHERE alias = $1";
+        let found: Option<String> = sqlx::query_scalar(LEADS).bind(alias).fetch_optional(&self.reads).await?;
+        Ok(found.as_deref() == Some(sandbox.as_str()))
+    }
+
+    /// Ids that a sandbox had elsewhere.
+    pub async fn aliases(&self, sandbox: &SandboxId) -> Result<Vec<String>, Error> {
+        const SQL: &str = "SELECT alias FROM sandbox_aliases WHERE sandbox = $1 ORDER BY alias";
+        Ok(sqlx::query_scalar(SQL).bind(sandbox.as_str()).fetch_all(&self.reads).await?)
+    }
+
+    /// By id first, then by name, then by an id that it had elsewhere, within the organisation.
     pub async fn sandbox(&self, organisation: &str, id_or_name: &str) -> Result<Option<Sandbox>, Error> {
         if let Ok(id) = id_or_name.parse::<SandboxId>() {
             let found = self.sandbox_by_id(&id).await?;
@@ -112,7 +151,10 @@ impl Store {
                 return Ok(Some(sandbox));
             }
         }
-        self.sandbox_by_name(organisation, id_or_name).await
+        match self.sandbox_by_name(organisation, id_or_name).await? {
+            Some(sandbox) => Ok(Some(sandbox)),
+            None => self.sandbox_by_alias(Some(organisation), id_or_name).await,
+        }
     }
 
     async fn fetch(&self, sql: Sql) -> Result<Vec<Sandbox>, Error> {

@@ -180,7 +180,52 @@ pub fn all(server: &TestServer) -> Vec<Route> {
     let mut routes = native(&document);
     routes.extend(e2b());
     routes.extend(daytona());
+    routes.extend(vercel());
     routes
+}
+
+/// Sessions of these calls are nobody's: one of a real sandbox would be ended by the first of them.
+fn vercel() -> Vec<Route> {
+    let api = |method: &str, path: &str| Route::new(method, &format!("/vercel/api{path}"));
+    let session = |method: &str, path: &str| api(method, &format!("/v2/sandboxes/sessions/nobody{path}"));
+    let create = [
+        "name",
+        "ports",
+        "source",
+        "source.type",
+        "source.url",
+        "timeout",
+        "resources",
+        "resources.vcpus",
+        "runtime",
+        "image",
+        "persistent",
+        "networkPolicy",
+        "networkPolicy.mode",
+        "networkPolicy.subnets",
+        "env",
+        "tags",
+        "mounts",
+        "region",
+    ];
+    let listing = ["limit", "sortBy", "sortOrder", "namePrefix", "cursor", "tags"];
+    vec![
+        // What is in order would be made: this never is.
+        api("POST", "/v3/sandboxes").body(json!({"networkId": "nobody"}), &create),
+        api("GET", "/v2/sandboxes").query(&listing),
+        api("GET", "/v2/sandboxes/{other}").query(&["resume", "projectId"]),
+        api("PATCH", "/v2/sandboxes/{other}").body(json!({}), &["tags", "ports", "timeout", "networkPolicy"]),
+        api("POST", "/v2/sandboxes/{other}/fork").body(json!({}), &["name", "ports", "timeout", "tags"]),
+        session("POST", "/cmd").body(json!({"command": "true"}), &["command", "args", "env", "cwd", "timeout"]),
+        session("POST", "/cmd/{command}/kill").body(json!({}), &["signal"]),
+        session("POST", "/cmd/{command}/stdin").body(json!({}), &["data", "offset", "close"]),
+        session("POST", "/fs/mkdir").body(json!({"path": "x"}), &["path", "cwd"]),
+        session("POST", "/fs/read").body(json!({"path": "x"}), &["path", "cwd"]),
+        session("POST", "/extend-timeout").body(json!({"duration": 1}), &["duration"]),
+        session("POST", "/network-policy").body(json!({"mode": "deny-all"}), &["mode", "allow", "subnets"]),
+        api("GET", "/v2/sandboxes/snapshots").query(&["name", "limit", "cursor"]),
+        api("GET", "/v2/sandboxes/drives").query(&["namePrefix", "limit", "cursor"]),
+    ]
 }
 
 /// Calls that would end what all others are tried on: for another sandbox, which is not there.

@@ -20,7 +20,7 @@ mod start;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use material::Material;
+pub use material::Material;
 use reqwest::{Body, Method};
 use serde_json::{Value, json};
 

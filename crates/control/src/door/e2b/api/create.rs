@@ -106,6 +106,10 @@ async fn create(
     default_timeout: i64,
     secure: bool,
 ) -> Result<Response, ApiError> {
+    let default_timeout = match app.config().e2b.timeout_seconds {
+        0 => default_timeout,
+        seconds => seconds.try_into().unwrap_or(i64::MAX),
+    };
     let timers = timers(&wanted, default_timeout)?;
     refuse_unserved(&wanted)?;
     let network = Network::read(wanted.network.as_ref(), wanted.allow_internet_access)?;

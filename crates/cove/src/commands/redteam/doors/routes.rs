@@ -12,7 +12,7 @@ use super::wire::{self, Line};
 use super::{Probe, held, hung_up, lost};
 
 /// A door, as probes name it, and the way to it.
-const DOORS: [(&str, At); 7] = [
+const DOORS: [(&str, At); 8] = [
     ("the_native_api", At::Path("/api")),
     ("e2bs_api", At::Path("/e2b")),
     ("e2bs_daemon", At::Port(49983)),
@@ -20,6 +20,7 @@ const DOORS: [(&str, At); 7] = [
     ("daytonas_api", At::Path("/daytona/api")),
     ("daytonas_toolbox", At::Path("/daytona/toolbox/{id}")),
     ("daytonas_previews", At::Path("/daytona/preview")),
+    ("vercels_api", At::Path("/vercel/api")),
 ];
 
 const WHO: [(&str, Who); 4] = [
